@@ -1,0 +1,114 @@
+// rattn.h: the C ABI between the Go program and its attention kernels.
+//
+// A backend is a table of functions. rattn_cpu() returns the CPU's table;
+// rattn_cuda() returns the GPU's, or NULL in a build without CUDA.
+//
+// Rules: integers have fixed width; offsets, counts and sizes in memory are
+// int64_t; arrays are passed as flat pointers into the backend's memory; the
+// callee keeps no pointer of the caller's after the work that was enqueued with
+// it has run; every call returns a status, and error() gives the text of the
+// last failure of a context. All calls on one context come from one thread.
+#ifndef RATTN_H
+#define RATTN_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RATTN_ABI_VERSION 1
+
+enum rattn_status { RATTN_OK = 0, RATTN_ERR_ARG = 1, RATTN_ERR_MEMORY = 2, RATTN_ERR_DEVICE = 3 };
+enum rattn_dtype { RATTN_F32 = 0, RATTN_BF16 = 1, RATTN_F16 = 2 };
+
+typedef struct rattn_ctx rattn_ctx;
+
+// Shape of a job. heads is a multiple of kv_heads; query head h reads KV head
+// h / (heads / kv_heads).
+typedef struct {
+  int32_t dtype;  // enum rattn_dtype: q, kv and dout
+  int32_t heads, kv_heads, head_dim;
+  float scale;
+} rattn_shape;
+
+// Queries [start, start + n) of the rank; query start + t sees keys
+// [lo[t], hi[t]) of the chunk, nothing where lo[t] >= hi[t].
+typedef struct {
+  int64_t start, n;
+  const int32_t *lo, *hi;
+} rattn_rows;
+
+// Forward of rows against a chunk of keys; folds into out and lse.
+//   q   [T, heads, head_dim]          dtype
+//   kv  [tokens, 2, kv_heads, head_dim] dtype, keys then values of a token
+//   out [T, heads, head_dim]          float, running output
+//   lse [T, heads]                    float, natural logarithm
+// first != 0: out and lse of the rows are written without being read.
+typedef struct {
+  rattn_shape shape;
+  rattn_rows rows;
+  int64_t tokens;
+  const void *q, *kv;
+  float *out, *lse;
+  int32_t first;
+} rattn_forward_args;
+
+// delta[t, h] = out[t, h, :] . dout[t, h, :] for t in [0, tokens).
+typedef struct {
+  rattn_shape shape;
+  int64_t tokens;
+  const float *out;
+  const void *dout;
+  float *delta;
+} rattn_delta_args;
+
+// Backward of rows against a chunk of keys, from global lse and delta.
+//   dq  [T, heads, head_dim]            float; written where first != 0, else added to
+//   dkv [tokens, 2, kv_heads, head_dim] float; added to
+typedef struct {
+  rattn_shape shape;
+  rattn_rows rows;
+  int64_t tokens;
+  const void *q, *kv, *dout;
+  const float *lse, *delta;
+  float *dq, *dkv;
+  int32_t first;
+} rattn_backward_args;
+
+// A backend. forward, delta, backward, add and zero enqueue and return; the
+// queue runs in order. record returns a mark of the queue's end, query tells
+// whether the queue has passed a mark, sync empties it; both return the first
+// error of what was enqueued. write and read copy from and to host memory after
+// everything enqueued before, and return when the copy is complete.
+typedef struct {
+  uint32_t version;  // RATTN_ABI_VERSION
+  uint32_t size;     // sizeof(rattn_backend)
+  // device: the GPU's index, ignored by the CPU. threads: CPU worker threads.
+  // isa: NULL or "" for the best there is, else "avx512", "avx2", "portable".
+  int32_t (*open)(int32_t device, int32_t threads, const char *isa, rattn_ctx **ctx);
+  void (*close)(rattn_ctx *ctx);
+  // what computes, and the last error; ctx may be NULL for error (of open).
+  const char *(*name)(rattn_ctx *ctx);
+  const char *(*error)(rattn_ctx *ctx);
+  int32_t (*alloc)(rattn_ctx *ctx, int64_t bytes, void **p);
+  void (*free)(rattn_ctx *ctx, void *p);
+  int32_t (*write)(rattn_ctx *ctx, void *dst, const void *src, int64_t bytes);
+  int32_t (*read)(rattn_ctx *ctx, void *dst, const void *src, int64_t bytes);
+  int32_t (*zero)(rattn_ctx *ctx, void *p, int64_t bytes);
+  int32_t (*forward)(rattn_ctx *ctx, const rattn_forward_args *args);
+  int32_t (*delta)(rattn_ctx *ctx, const rattn_delta_args *args);
+  int32_t (*backward)(rattn_ctx *ctx, const rattn_backward_args *args);
+  int32_t (*add)(rattn_ctx *ctx, float *dst, const float *src, int64_t n);
+  int32_t (*record)(rattn_ctx *ctx, int64_t *event);
+  int32_t (*query)(rattn_ctx *ctx, int64_t event, int32_t *done);
+  int32_t (*sync)(rattn_ctx *ctx);
+} rattn_backend;
+
+const rattn_backend *rattn_cpu(void);
+const rattn_backend *rattn_cuda(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
