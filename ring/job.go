@@ -1,0 +1,77 @@
+package ring
+
+import (
+	"fmt"
+	"iter"
+
+	"ringattn/segments"
+)
+
+// Job is a batch with a schedule: what all ranks agree on before the first
+// message. It is immutable, and all plans come from it alone.
+type Job struct {
+	Batch    *segments.Batch
+	Schedule string
+
+	needs [][]need // needs[rank]: what it wants of others, by distance on the ring
+	hops  [][]hop  // hops[owner]: the way of its chunk, by distance
+	sends [][]hop  // sends[rank]: the hops that start at it, by round
+}
+
+// need is another rank's chunk that a rank attends to.
+type need struct {
+	owner, dist int // dist = (rank - owner) mod ranks
+	segments.Need
+}
+
+// Schedules lists the schedules that there are.
+var Schedules = []string{"ring"}
+
+// NewJob solves who needs what of whom and which way it goes.
+func NewJob(b *segments.Batch, schedule string) (*Job, error) {
+	if schedule != "ring" {
+		return nil, fmt.Errorf("ring: no schedule %q; there is: %v", schedule, Schedules)
+	}
+	ranks := b.Ranks()
+	j := &Job{Batch: b, Schedule: schedule, needs: make([][]need, ranks)}
+	for rank := range ranks {
+		for dist := 1; dist < ranks; dist++ {
+			owner := (rank - dist + ranks) % ranks
+			if n := b.Need(rank, owner); n.Pairs > 0 {
+				j.needs[rank] = append(j.needs[rank], need{owner, dist, n})
+			}
+		}
+	}
+	j.route()
+	return j, nil
+}
+
+// Ranks is the number of ranks.
+func (j *Job) Ranks() int { return j.Batch.Ranks() }
+
+// Plan yields the steps of a rank in the order in which it takes them.
+func (j *Job) Plan(rank int, p Pass) iter.Seq[Step] {
+	return func(yield func(Step) bool) { j.ring(rank, p, yield) }
+}
+
+// LeastBytes is the least that a rank must send in a pass, from the mask and
+// the layout alone: each of its tokens once to each other rank that needs it;
+// backward, keys and values again, and the gradients of what it used itself.
+func (j *Job) LeastBytes(rank int, p Pass, s Shape) int64 {
+	var kv, grad int64
+	tokens := func(q, owner int) (n int64) {
+		for _, r := range j.Batch.KeyRanges(q, owner) {
+			n += int64(r.Len())
+		}
+		return n
+	}
+	for _, h := range j.hops[rank] {
+		kv += tokens(h.to, rank)
+	}
+	if p == Backward {
+		for _, n := range j.needs[rank] {
+			grad += tokens(rank, n.owner)
+		}
+	}
+	return kv*s.KVTokenBytes() + grad*s.GradTokenBytes()
+}
