@@ -1,0 +1,7 @@
+//go:build race
+
+package tensorfile
+
+// slowdown is what the race detector costs at most, hostileHeader the length in
+// bytes of the headers that are tried.
+const slowdown, hostileHeader = 20, 20_000_000
