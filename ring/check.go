@@ -1,8 +1,8 @@
 package ring
 
 import (
+	"errors"
 	"fmt"
-	"slices"
 
 	"ringattn/segments"
 )
@@ -46,6 +46,8 @@ func (j *Job) Check(p Pass, plans [][]Step) error {
 	}
 	return nil
 }
+
+var errInUse = errors.New("the buffer is in use")
 
 type checker struct {
 	job   *Job
@@ -144,7 +146,7 @@ func (c *checker) take(r *checkRank, s Step) (bool, error) {
 			return false, fmt.Errorf("nothing can be received there")
 		}
 		if slot.recv != nil || len(slot.sends) > 0 || slot.computes {
-			return false, fmt.Errorf("the buffer is in use")
+			return false, errInUse
 		}
 		p, err := c.post(r.rank, s, envelope{s.Peer, r.rank, s.Tag()})
 		if err != nil {
@@ -173,8 +175,8 @@ func (c *checker) take(r *checkRank, s Step) (bool, error) {
 		if !s.Slot.Grad || s.Slot.Own() || s.Range.Len() <= 0 {
 			return false, fmt.Errorf("only a passing gradient buffer is zeroed")
 		}
-		if err := slot.writable(); err != nil {
-			return false, err
+		if slot.recv != nil || len(slot.sends) > 0 || slot.computes {
+			return false, errInUse
 		}
 		*slot = checkSlot{filled: true, owner: s.Owner, tokens: s.Range, sums: map[int]segments.Span{}, computes: true, writes: true}
 	case Attend:
@@ -354,13 +356,4 @@ func cloneSums(sums map[int]segments.Span) map[int]segments.Span {
 		out[k] = v
 	}
 	return out
-}
-
-// Plans collects the steps of all ranks.
-func (j *Job) Plans(p Pass) [][]Step {
-	plans := make([][]Step, j.Ranks())
-	for r := range plans {
-		plans[r] = slices.Collect(j.Plan(r, p))
-	}
-	return plans
 }

@@ -3,6 +3,7 @@ package ring
 import (
 	"fmt"
 	"iter"
+	"slices"
 
 	"ringattn/segments"
 )
@@ -52,6 +53,18 @@ func (j *Job) Ranks() int { return j.Batch.Ranks() }
 // Plan yields the steps of a rank in the order in which it takes them.
 func (j *Job) Plan(rank int, p Pass) iter.Seq[Step] {
 	return func(yield func(Step) bool) { j.ring(rank, p, yield) }
+}
+
+// PlanOf collects the steps of one rank, and Plans those of all.
+func (j *Job) PlanOf(rank int, p Pass) []Step { return slices.Collect(j.Plan(rank, p)) }
+
+// Plans collects the steps of all ranks.
+func (j *Job) Plans(p Pass) [][]Step {
+	plans := make([][]Step, j.Ranks())
+	for r := range plans {
+		plans[r] = j.PlanOf(r, p)
+	}
+	return plans
 }
 
 // LeastBytes is the least that a rank must send in a pass, from the mask and

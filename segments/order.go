@@ -20,6 +20,8 @@ type Order struct {
 	Tokens int // padding left out
 	Pieces []Piece
 	groups []group
+	keys   []uint64 // of groups, ascending
+	pos    Span     // hull of the positions in any row
 }
 
 // group is a document's part of an Order: the pieces [first, last), tokens
@@ -31,41 +33,59 @@ type group struct {
 	pos         Span
 }
 
+// key orders groups by row and document.
+func (p Piece) key() uint64 { return uint64(p.Row)<<32 | uint64(p.Doc) }
+
 // newOrder sorts the tokens of the given spans.
 func newOrder(spans []Span, rows []Row) Order {
 	var o Order
 	for b, row := range rows {
+		first := len(o.Pieces)
 		for _, s := range spans {
 			i, _ := slices.BinarySearchFunc(row.Docs, s.Start, func(d DocRun, at int) int { return cmp.Compare(d.End, at+1) })
 			for ; i < len(row.Docs) && row.Docs[i].Start < s.End; i++ {
 				o.Pieces = append(o.Pieces, Piece{Row: b, Doc: row.Docs[i].Doc, Pos: s.Intersect(row.Docs[i].Span)})
 			}
 		}
-	}
-	byDocument := func(a, b Piece) int {
-		if c := cmp.Compare(a.Row, b.Row); c != 0 {
-			return c
-		}
-		if c := cmp.Compare(a.Doc, b.Doc); c != 0 {
-			return c
-		}
-		return cmp.Compare(a.Pos.Start, b.Pos.Start)
-	}
-	if !slices.IsSortedFunc(o.Pieces, byDocument) {
-		slices.SortFunc(o.Pieces, byDocument)
+		sortByDocument(o.Pieces[first:])
 	}
 	for i := range o.Pieces {
 		p := &o.Pieces[i]
 		p.At = o.Tokens
 		o.Tokens += p.Pos.Len()
+		o.pos = o.pos.Hull(p.Pos)
 		if n := len(o.groups); n > 0 && o.groups[n-1].row == p.Row && o.groups[n-1].doc == p.Doc {
 			g := &o.groups[n-1]
 			g.last, g.n, g.pos.End = i+1, g.n+p.Pos.Len(), p.Pos.End
 			continue
 		}
+		o.keys = append(o.keys, p.key())
 		o.groups = append(o.groups, group{row: p.Row, doc: p.Doc, first: i, last: i + 1, at: p.At, n: p.Pos.Len(), pos: p.Pos})
 	}
 	return o
+}
+
+// sortByDocument sorts the pieces of one row, which come by position. Documents
+// are dense numbers, so that counting does it.
+func sortByDocument(pieces []Piece) {
+	if slices.IsSortedFunc(pieces, func(a, b Piece) int { return cmp.Compare(a.Doc, b.Doc) }) {
+		return
+	}
+	last := 0
+	for _, p := range pieces {
+		last = max(last, p.Doc)
+	}
+	next := make([]int, last+2) // where the next piece of a document goes
+	for _, p := range pieces {
+		next[p.Doc+1]++
+	}
+	for d := range last {
+		next[d+1] += next[d]
+	}
+	for _, p := range slices.Clone(pieces) {
+		pieces[next[p.Doc]] = p
+		next[p.Doc]++
+	}
 }
 
 // Batch is a mask over a layout, solved. It is immutable.
@@ -120,15 +140,14 @@ func SharedDocuments(q, kv *Order) []Shared {
 func shared(q, kv *Order) func(yield func(g, h *group) bool) {
 	return func(yield func(g, h *group) bool) {
 		i, j := 0, 0
-		for i < len(q.groups) && j < len(kv.groups) {
-			g, h := &q.groups[i], &kv.groups[j]
-			switch c := cmp.Or(cmp.Compare(g.row, h.row), cmp.Compare(g.doc, h.doc)); {
-			case c < 0:
+		for i < len(q.keys) && j < len(kv.keys) {
+			switch a, b := q.keys[i], kv.keys[j]; {
+			case a < b:
 				i++
-			case c > 0:
+			case a > b:
 				j++
 			default:
-				if !yield(g, h) {
+				if !yield(&q.groups[i], &kv.groups[j]) {
 					return
 				}
 				i, j = i+1, j+1

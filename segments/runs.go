@@ -63,14 +63,64 @@ type Need struct {
 	Q, Keys Span
 }
 
-// Need is the sum of Runs(q, kv), without making the list.
+// add counts in pairs of the queries q and the keys k, both not empty.
+func (n *Need) add(pairs int64, q, k Span) {
+	if n.Pairs == 0 {
+		n.Q, n.Keys = q, k
+	}
+	n.Pairs += pairs
+	n.Q = Span{min(n.Q.Start, q.Start), max(n.Q.End, q.End)}
+	n.Keys = Span{min(n.Keys.Start, k.Start), max(n.Keys.End, k.End)}
+}
+
+func (n *Need) addRun(r Run) { n.add(r.Pairs(), r.Q, r.Keys()) }
+
+// fewPieces is up to how many pairs of pieces of one document Need looks at one
+// by one.
+const fewPieces = 16
+
+// Need is the sum of Runs(q, kv), without making the list: many ranks with many
+// documents in common ask for it.
 func (b *Batch) Need(q, kv int) Need {
 	var n Need
-	b.walk(q, kv, func(r Run) {
-		n.Pairs += r.Pairs()
-		n.Q = n.Q.Hull(r.Q)
-		n.Keys = n.Keys.Hull(r.Keys())
-	})
+	qo, ko := &b.orders[q], &b.orders[kv]
+	if !b.Mask.Vision {
+		view := rowView{mask: &b.Mask}
+		if r := view.reach(qo.pos); r.none(ko.pos) {
+			return n
+		}
+	}
+	for g, h := range shared(qo, ko) {
+		view := rowView{mask: &b.Mask, images: b.Mask.Rows[g.row].Images}
+		r := view.reach(g.pos)
+		if r.none(h.pos) {
+			continue
+		}
+		if r.all(h.pos) {
+			n.add(int64(g.n)*int64(h.n), Span{g.at, g.at + g.n}, Span{h.at, h.at + h.n})
+			continue
+		}
+		queries, keys := qo.Pieces[g.first:g.last], ko.Pieces[h.first:h.last]
+		if len(queries)*len(keys) > fewPieces {
+			view.walk(queries, keys, n.addRun)
+			continue
+		}
+		for i := range queries {
+			x := &queries[i]
+			r := view.reach(x.Pos)
+			for k := range keys {
+				y := &keys[k]
+				switch {
+				case r.none(y.Pos):
+				case r.all(y.Pos):
+					nq, nk := x.Pos.Len(), y.Pos.Len()
+					n.add(int64(nq)*int64(nk), Span{x.At, x.At + nq}, Span{y.At, y.At + nk})
+				default:
+					view.walk(queries[i:i+1], keys[k:k+1], n.addRun)
+				}
+			}
+		}
+	}
 	return n
 }
 
@@ -95,11 +145,9 @@ func (b *Batch) walk(q, kv int, emit func(Run)) {
 	qo, ko := &b.orders[q], &b.orders[kv]
 	for g, h := range shared(qo, ko) {
 		view := rowView{mask: &b.Mask, images: b.Mask.Rows[g.row].Images}
-		first, last := view.at(g.pos.Start), view.at(g.pos.End-1)
-		switch {
-		case last.hi <= h.pos.Start || first.lo >= h.pos.End:
-			// Bounds never decrease along a document: nobody sees anything.
-		case last.lo <= h.pos.Start && first.hi >= h.pos.End:
+		switch r := view.reach(g.pos); {
+		case r.none(h.pos):
+		case r.all(h.pos):
 			emit(Run{Q: Span{g.at, g.at + g.n}, Lo: h.at, Hi: h.at + h.n})
 		default:
 			view.walk(qo.Pieces[g.first:g.last], ko.Pieces[h.first:h.last], emit)
@@ -112,6 +160,30 @@ type rowView struct {
 	mask   *Mask
 	images []Span
 }
+
+// reach is what the first and the last of some queries of a document see. The
+// bounds never decrease along a document, so that the two tell of all.
+type reach struct{ firstLo, firstHi, lastLo, lastHi int }
+
+func (v *rowView) reach(q Span) reach {
+	if v.mask.Vision {
+		first, last := v.at(q.Start), v.at(q.End-1)
+		return reach{first.lo, first.hi, last.lo, last.hi}
+	}
+	r := reach{minPos, maxPos, minPos, maxPos}
+	if w := v.mask.Window; w > 0 {
+		r.firstLo, r.lastLo = q.Start-w+1, q.End-w
+	}
+	if v.mask.Causal {
+		r.firstHi, r.lastHi = q.Start+1, q.End
+	}
+	return r
+}
+
+// none reports whether no query sees a key at positions kv; all, whether every
+// one sees all of them.
+func (r *reach) none(kv Span) bool { return r.lastHi <= kv.Start || r.firstLo >= kv.End }
+func (r *reach) all(kv Span) bool  { return r.lastLo <= kv.Start && r.firstHi >= kv.End }
 
 // bounds is what position p sees: positions [lo, hi), valid with the slopes
 // loMoves and hiMoves for the next n positions from p on.
@@ -136,17 +208,22 @@ func (v rowView) at(p int) bounds {
 	if v.mask.Causal {
 		r.hi, r.hiMoves = p+1, true
 	}
-	if !v.mask.Vision {
-		return r
+	if v.mask.Vision {
+		v.widen(p, &r)
 	}
+	return r
+}
+
+// widen adds the image block that holds p, if there is one.
+func (v rowView) widen(p int, r *bounds) {
 	i, _ := slices.BinarySearchFunc(v.images, p, func(s Span, at int) int { return cmp.Compare(s.End, at+1) })
 	if i == len(v.images) {
-		return r
+		return
 	}
 	s := v.images[i]
 	if p < s.Start {
 		r.n = s.Start - p
-		return r
+		return
 	}
 	r.n = s.End - p
 	if r.loMoves {
@@ -159,7 +236,6 @@ func (v rowView) at(p int) bounds {
 	if r.hiMoves {
 		r.hi, r.hiMoves = s.End, false
 	}
-	return r
 }
 
 // counter maps positions to places in a kernel order: count(x) is At of the

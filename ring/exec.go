@@ -1,0 +1,305 @@
+package ring
+
+import (
+	"context"
+	"fmt"
+	"time"
+	"unsafe"
+
+	"ringattn/segments"
+)
+
+// Exec carries out the plans of one rank. Bind makes it once per batch and
+// layer shape; Run may be called any number of times, with the tensors changed
+// in between. It is not safe for concurrent use.
+type Exec struct {
+	comm    Comm
+	backend Backend
+	shape   Shape
+	tensors *Tensors
+
+	plans  [2][]boundStep
+	slots  []slotState // by slotIndex
+	last   Event       // of the newest enqueued kernel, 0: none in flight
+	idle   time.Time   // since when no kernel has been in flight
+	memory []unsafe.Pointer
+	failed bool
+	stats  Stats
+}
+
+// Stats says where the time of one Run went.
+type Stats struct {
+	Wall      time.Duration
+	Kernel    time.Duration // some kernel was in flight
+	Exposed   time.Duration // none was, and the rank waited for messages
+	BytesSent int64
+	Pairs     int64 // visible pairs attended to, over all batch rows, not times heads
+}
+
+// boundStep is a step with its addresses.
+type boundStep struct {
+	Step
+	p     unsafe.Pointer // of Range in Slot
+	acc   unsafe.Pointer // of Range in Acc
+	bytes int64          // of Range in Slot
+	rows  Rows
+}
+
+type slotState struct {
+	memory    unsafe.Pointer
+	base      int // the owner's token that stands first
+	transfers []Transfer
+	event     Event // of the newest kernel that touches it, 0: none
+}
+
+func slotIndex(s Slot) int {
+	if s.Grad {
+		return 2*s.N + 1
+	}
+	return 2 * s.N
+}
+
+// Bind prepares the plans of this rank: it checks the arguments, allocates the
+// slots and writes down what each query sees. Forward needs Q, KV, Out and LSE of
+// x; the backward pass, bound where backward is set, needs all. x and its memory
+// belong to the caller and must outlive the Exec.
+func Bind(j *Job, c Comm, b Backend, s Shape, x *Tensors, backward bool) (*Exec, error) {
+	if err := j.fits(c, s, x); err != nil {
+		return nil, err
+	}
+	plans := [][]Step{j.PlanOf(c.Rank(), Forward)}
+	if backward {
+		plans = append(plans, j.PlanOf(c.Rank(), Backward))
+	}
+	return bind(j, c, b, s, x, plans)
+}
+
+// bind is Bind for given plans of this rank, by pass.
+func bind(j *Job, c Comm, b Backend, s Shape, x *Tensors, plans [][]Step) (*Exec, error) {
+	rank := c.Rank()
+	e := &Exec{comm: c, backend: b, shape: s, tensors: x}
+	tokens, transfers := map[Slot]int{}, map[Slot]int{}
+	top := slotIndex(OwnGrad)
+	for _, steps := range plans {
+		for _, step := range steps {
+			top = max(top, slotIndex(step.Slot))
+			if step.Op == Recv || step.Op == Send {
+				transfers[step.Slot]++
+			}
+		}
+		for slot, n := range SlotTokens(steps) {
+			tokens[slot] = max(tokens[slot], n)
+		}
+	}
+	e.slots = make([]slotState, top+1)
+	for slot, n := range transfers {
+		e.slots[slotIndex(slot)].transfers = make([]Transfer, 0, n)
+	}
+	for slot, n := range tokens {
+		p, err := e.alloc(int64(n) * s.tokenBytes(slot))
+		if err != nil {
+			e.Close()
+			return nil, fmt.Errorf("ring: rank %d: %d tokens for %v: %w", rank, n, slot, err)
+		}
+		e.slots[slotIndex(slot)].memory = p
+	}
+	e.slots[slotIndex(OwnKV)].memory = x.KV
+	e.slots[slotIndex(OwnGrad)].memory = x.DKV
+	rows := map[int]Rows{}
+	for p, steps := range plans {
+		for _, step := range steps {
+			bound, err := e.bind(j, rank, step, rows)
+			if err != nil {
+				e.Close()
+				return nil, fmt.Errorf("ring: rank %d: %v, %v: %w", rank, Pass(p), step, err)
+			}
+			e.plans[p] = append(e.plans[p], bound)
+		}
+	}
+	return e, nil
+}
+
+// fits checks a job against the world and the tensors.
+func (j *Job) fits(c Comm, s Shape, x *Tensors) error {
+	switch {
+	case c.Size() != j.Ranks():
+		return fmt.Errorf("ring: rank %d: the job is cut for %d ranks, the world has %d", c.Rank(), j.Ranks(), c.Size())
+	case s.Heads < 1 || s.KVHeads < 1 || s.Heads%s.KVHeads != 0 || s.HeadDim < 1:
+		return fmt.Errorf("ring: %d query heads, %d KV heads, head_dim %d: query heads must be a multiple of KV heads, all at least 1", s.Heads, s.KVHeads, s.HeadDim)
+	case x.Tokens != j.Batch.Order(c.Rank()).Tokens:
+		return fmt.Errorf("ring: rank %d: tensors of %d tokens, the batch gives it %d", c.Rank(), x.Tokens, j.Batch.Order(c.Rank()).Tokens)
+	}
+	return nil
+}
+
+func (e *Exec) alloc(bytes int64) (unsafe.Pointer, error) {
+	p, err := e.backend.Alloc(bytes)
+	if err == nil {
+		e.memory = append(e.memory, p)
+	}
+	return p, err
+}
+
+// bind resolves the addresses of one step. Steps come in plan order, so that
+// the slots' bases are those at this step.
+func (e *Exec) bind(j *Job, rank int, s Step, rows map[int]Rows) (boundStep, error) {
+	slot := &e.slots[slotIndex(s.Slot)]
+	if s.Op == Recv || s.Op == Zero {
+		slot.base = s.Range.Start
+	}
+	at := func(slot Slot) unsafe.Pointer {
+		state := e.slots[slotIndex(slot)]
+		return unsafe.Add(state.memory, int64(s.Range.Start-state.base)*e.shape.tokenBytes(slot))
+	}
+	b := boundStep{Step: s}
+	if s.Op == Wait {
+		return b, nil
+	}
+	b.p, b.bytes = at(s.Slot), int64(s.Range.Len())*e.shape.tokenBytes(s.Slot)
+	if s.Acc.Grad {
+		b.acc = at(s.Acc)
+	}
+	if s.Op != Attend {
+		return b, nil
+	}
+	if r, ok := rows[s.Owner]; ok {
+		b.rows = r
+		return b, nil
+	}
+	r, err := e.bindRows(j.Batch.Runs(rank, s.Owner), s.Range)
+	b.rows, rows[s.Owner] = r, r
+	return b, err
+}
+
+// bindRows expands runs to an interval a query, counted from keys.Start, in the
+// backend's memory.
+func (e *Exec) bindRows(runs []segments.Run, keys segments.Span) (Rows, error) {
+	start, end := runs[0].Q.Start, runs[len(runs)-1].Q.End
+	n := end - start
+	bounds := make([]int32, 2*n)
+	for _, r := range runs {
+		for t := range r.Q.Len() {
+			lo, hi := r.Interval(t)
+			bounds[r.Q.Start-start+t] = int32(lo - keys.Start)
+			bounds[n+r.Q.Start-start+t] = int32(hi - keys.Start)
+		}
+	}
+	bytes := unsafe.Slice((*byte)(unsafe.Pointer(&bounds[0])), 8*n)
+	p, err := e.alloc(int64(len(bytes)))
+	if err != nil {
+		return Rows{}, err
+	}
+	return Rows{Start: start, N: n, Lo: p, Hi: unsafe.Add(p, 4*n)}, e.backend.Write(p, bytes)
+}
+
+// Run carries out one pass. Forward writes Out and LSE; Backward, which needs
+// them, writes Delta, DQ and DKV. It returns when this rank's results are
+// complete and none of its transfers is under way. After an error the Exec is
+// good for Close alone, and other ranks may still wait for this one.
+//
+// The timeout of the Comm counts time in which the rank has nothing to compute.
+// Run allocates nothing.
+func (e *Exec) Run(ctx context.Context, p Pass) (Stats, error) {
+	e.stats = Stats{}
+	start := time.Now()
+	e.idle = start
+	err := e.run(ctx, p)
+	if err != nil {
+		e.failed = true
+	}
+	e.stats.Wall = time.Since(start)
+	e.stats.Kernel = e.stats.Wall - e.stats.Kernel // counted as idle time until here
+	return e.stats, err
+}
+
+func (e *Exec) run(ctx context.Context, p Pass) error {
+	if p == Backward {
+		if err := e.backend.Delta(e.shape, e.tensors); err != nil {
+			return fmt.Errorf("ring: rank %d: delta: %w", e.comm.Rank(), err)
+		}
+		if err := e.enqueued(); err != nil {
+			return err
+		}
+	}
+	for i := range e.plans[p] {
+		s := &e.plans[p][i]
+		if err := e.take(ctx, p, s); err != nil {
+			return fmt.Errorf("ring: rank %d: %v step %d of %d (%v): %w", e.comm.Rank(), p, i, len(e.plans[p]), s.Step, err)
+		}
+	}
+	return e.waitKernels(ctx)
+}
+
+func (e *Exec) take(ctx context.Context, p Pass, s *boundStep) (err error) {
+	slot := &e.slots[slotIndex(s.Slot)]
+	switch s.Op {
+	case Recv:
+		return e.start(slot, s, e.comm.Irecv)
+	case Send:
+		e.stats.BytesSent += s.bytes
+		return e.start(slot, s, e.comm.Isend)
+	case Wait:
+		return e.wait(ctx, slot)
+	case Zero:
+		err = e.backend.Zero(s.p, s.bytes)
+	case Add:
+		err = e.backend.Add(s.acc, s.p, s.bytes/4)
+	case Attend:
+		e.stats.Pairs += s.Pairs
+		chunk := Chunk{Tokens: s.Range.Len(), KV: s.p}
+		first := s.Slot == OwnKV
+		if p == Forward {
+			err = e.backend.Forward(e.shape, e.tensors, chunk, s.rows, first)
+		} else {
+			if first {
+				err = e.backend.Zero(e.tensors.DKV, int64(e.tensors.Tokens)*e.shape.GradTokenBytes())
+			}
+			if err == nil {
+				err = e.backend.Backward(e.shape, e.tensors, chunk, s.rows, s.acc, first)
+			}
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := e.enqueued(); err != nil {
+		return err
+	}
+	slot.event = e.last
+	if s.Acc.Grad {
+		e.slots[slotIndex(s.Acc)].event = e.last
+	}
+	return nil
+}
+
+// enqueued notes that the backend has something to do.
+func (e *Exec) enqueued() error {
+	if !e.idle.IsZero() {
+		e.stats.Kernel += time.Since(e.idle)
+		e.idle = time.Time{}
+	}
+	event, err := e.backend.Record()
+	e.last = event
+	return err
+}
+
+func (e *Exec) start(slot *slotState, s *boundStep, post func(unsafe.Pointer, int64, int, int) (Request, error)) error {
+	r, err := post(s.p, s.bytes, s.Peer, s.Tag())
+	if err != nil {
+		return err
+	}
+	slot.transfers = append(slot.transfers, Transfer{r, s.Op.String(), s.Peer, s.Tag(), s.bytes})
+	return nil
+}
+
+// Close frees the slots once the backend has come to rest. After a failed Run
+// they are left alone: a transfer may still write to them.
+func (e *Exec) Close() {
+	if e.failed {
+		return
+	}
+	for _, p := range e.memory {
+		e.backend.Free(p)
+	}
+	e.memory = nil
+}

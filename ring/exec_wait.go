@@ -1,0 +1,100 @@
+package ring
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// wait returns when every transfer and kernel that touches the slot is done.
+// Meanwhile it drives all transfers of the rank forward: nobody else does.
+func (e *Exec) wait(ctx context.Context, slot *slotState) error {
+	var pause Backoff
+	var exposed time.Time // since when no kernel has run in this wait
+	for {
+		progress, err := e.poll()
+		if err != nil {
+			return err
+		}
+		if slot.event != 0 {
+			done, err := e.backend.Query(slot.event)
+			if err != nil {
+				return err
+			}
+			if done {
+				slot.event = 0
+			}
+		}
+		if slot.event == 0 && len(slot.transfers) == 0 {
+			if !exposed.IsZero() {
+				e.stats.Exposed += time.Since(exposed)
+			}
+			return nil
+		}
+		if exposed.IsZero() && !e.idle.IsZero() {
+			exposed = time.Now()
+		}
+		if err := e.expired(ctx, slot, exposed); err != nil {
+			return err
+		}
+		if progress {
+			pause = Backoff{}
+		}
+		pause.Pause(e.comm.Transport)
+	}
+}
+
+// waitKernels returns when the backend has come to rest.
+func (e *Exec) waitKernels(ctx context.Context) error {
+	var rest slotState
+	rest.event = e.last
+	return e.wait(ctx, &rest)
+}
+
+// poll tests all transfers, and whether the backend has come to rest.
+func (e *Exec) poll() (progress bool, err error) {
+	for i := range e.slots {
+		s := &e.slots[i]
+		left := s.transfers[:0]
+		for _, x := range s.transfers {
+			done, err := e.comm.Test(x.Request)
+			if err != nil {
+				return false, err
+			}
+			if done {
+				progress = true
+			} else {
+				left = append(left, x)
+			}
+		}
+		s.transfers = left
+	}
+	if e.idle.IsZero() {
+		done, err := e.backend.Query(e.last)
+		if err != nil {
+			return progress, err
+		}
+		if done {
+			e.idle = time.Now()
+		}
+	}
+	return progress, nil
+}
+
+// expired says whether a wait is over without success: the rank has nothing
+// left to compute since exposed, and the timeout has passed, or ctx is done.
+func (e *Exec) expired(ctx context.Context, slot *slotState, exposed time.Time) error {
+	err := ctx.Err()
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w, while waiting for %s", context.Cause(ctx), rankList(missing(slot.transfers)))
+	}
+	if len(slot.transfers) == 0 || exposed.IsZero() {
+		return err
+	}
+	waited := time.Since(exposed)
+	if err != nil || e.comm.Timeout > 0 && waited >= e.comm.Timeout {
+		return e.comm.timeout(slot.transfers, waited)
+	}
+	return nil
+}
