@@ -1,0 +1,51 @@
+package cmd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// fact is one thing that all ranks must agree on.
+type fact struct{ Name, Value string }
+
+// agree compares facts over the ranks: the build, the configuration and whatever
+// the caller adds. Ranks that disagree would compute something, or hang.
+func (w *world) agree(ctx context.Context, facts ...fact) error {
+	o := w.options
+	facts = append([]fact{
+		{"version", versionLine()},
+		{"--layout", o.layout},
+		{"--shards", o.shards},
+		{"--schedule", o.schedule},
+		{"--timeout", o.timeout.String()},
+		{"RINGATTN_TEST_PIECE_BYTES", os.Getenv("RINGATTN_TEST_PIECE_BYTES")},
+	}, facts...)
+	mine, err := json.Marshal(facts)
+	if err != nil {
+		return err
+	}
+	all, err := w.AllGather(ctx, mine)
+	if err != nil {
+		return err
+	}
+	for r, text := range all {
+		var theirs []fact
+		if err := json.Unmarshal(text, &theirs); err != nil {
+			return fmt.Errorf("facts of rank %d: %w", r, err)
+		}
+		// The same build has the same names; another build differs in the first.
+		for i := range min(len(facts), len(theirs)) {
+			if facts[i] != theirs[i] {
+				return environmentError("rank %d and rank %d disagree about %s: %q here, %q there",
+					w.Rank(), r, facts[i].Name, facts[i].Value, theirs[i].Value)
+			}
+		}
+	}
+	return nil
+}
+
+// commas joins words for a sentence.
+func commas(words []string) string { return strings.Join(words, ", ") }

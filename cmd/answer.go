@@ -1,0 +1,115 @@
+package cmd
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"ringattn/cases"
+	"ringattn/half"
+	"ringattn/ring"
+	"ringattn/segments"
+	"ringattn/shard"
+	"ringattn/tensorfile"
+)
+
+// answer knows the right result of a problem.
+type answer interface {
+	// open gives a reader of a tensor's wanted numbers, all heads of a token at a
+	// time: of the rank's token at, which is position pos of a batch row.
+	open(a *attention, tensor string) (func(at, row, pos int, dst []float64), error)
+}
+
+// fileAnswer is a file that holds the right results beside the inputs, or alone.
+type fileAnswer struct{ in *shard.Input }
+
+func (f fileAnswer) open(a *attention, tensor string) (func(at, row, pos int, dst []float64), error) {
+	t, ok := f.in.File.Lookup(tensor)
+	if !ok {
+		return nil, fmt.Errorf("%s has no tensor %q to compare with", f.in.Path, tensor)
+	}
+	if t.DType != tensorfile.F32 {
+		return nil, fmt.Errorf("%s: tensor %q is %s, want F32 to compare with", f.in.Path, tensor, t.DType)
+	}
+	width := a.width(tensor)
+	memory := make([]byte, 4*width*a.x.Tokens)
+	if err := shard.NewMover(f.in, a.job.Batch, a.world.Rank()).Load(t, memory, shard.Place{Stride: int64(4 * width)}); err != nil {
+		return nil, err
+	}
+	return func(at, _, _ int, dst []float64) {
+		for i := range dst {
+			dst[i] = float64(float32At(memory, at*width+i))
+		}
+	}, nil
+}
+
+// closedAnswer is a closed form.
+type closedAnswer struct{ *cases.Problem }
+
+func (c closedAnswer) open(_ *attention, tensor string) (func(at, row, pos int, dst []float64), error) {
+	return func(_, row, pos int, dst []float64) { c.Want(tensor, row, pos, dst) }, nil
+}
+
+// closedSource makes the tensors of a closed form.
+type closedSource struct {
+	*cases.Problem
+	dtype ring.DType
+	order *segments.Order
+}
+
+func (c closedSource) load(name string, memory []byte, to shard.Place) error {
+	numbers := make([]float32, c.Width(name))
+	for _, p := range c.order.Pieces {
+		for i := range p.Pos.Len() {
+			c.Value(name, p.Row, p.Pos.Start+i, numbers)
+			dst := memory[to.Offset+int64(p.At+i)*to.Stride:]
+			for k, x := range numbers {
+				switch c.dtype {
+				case ring.BF16:
+					binary.NativeEndian.PutUint16(dst[2*k:], half.F32ToBF16(x))
+				case ring.F16:
+					binary.NativeEndian.PutUint16(dst[2*k:], half.F32ToF16(x))
+				default:
+					binary.NativeEndian.PutUint32(dst[4*k:], math.Float32bits(x))
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// closedProblem is a closed form as a problem.
+func closedProblem(c *cases.Problem) *problem {
+	p := shapeProblem(&c.Shape)
+	p.open = func(b *segments.Batch, rank int) source {
+		return closedSource{c, p.shape.DType, b.Order(rank)}
+	}
+	return p
+}
+
+func float32At(memory []byte, i int) float32 {
+	return math.Float32frombits(binary.NativeEndian.Uint32(memory[4*i:]))
+}
+
+// given reads one number of an input tensor.
+func (a *attention) given(memory []byte, i int) float64 {
+	switch a.shape.DType {
+	case ring.BF16:
+		return float64(half.BF16ToF32(binary.NativeEndian.Uint16(memory[2*i:])))
+	case ring.F16:
+		return float64(half.F16ToF32(binary.NativeEndian.Uint16(memory[2*i:])))
+	}
+	return float64(float32At(memory, i))
+}
+
+// width is the numbers of one token of a tensor, all heads together.
+func (a *attention) width(tensor string) int {
+	s := a.shape
+	switch tensor {
+	case "lse":
+		return s.Heads
+	case "k", "v", "dk", "dv":
+		return s.KVHeads * s.HeadDim
+	}
+	return s.Heads * s.HeadDim
+}

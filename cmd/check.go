@@ -1,0 +1,412 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"ringattn/cases"
+	"ringattn/shard"
+	"ringattn/tensorfile"
+)
+
+func newCheck() *cobra.Command {
+	var o options
+	var shape shapeFlags
+	var golden, in string
+	c := &cobra.Command{
+		Use:   "check [--golden DIR | --in FILE | --seq N --mask PARTS]",
+		Short: "Hold results against right answers; exit 1 if any is wrong",
+		Long: `check runs both passes over all ranks and holds every number of every rank
+against a right answer: files that hold one (--golden, --in), the result of one
+rank where the file holds none (--in), or closed forms, which are exact at any
+length (--seq, or nothing for a list of them). It prints a row a case. An error
+is ||got-want||/||want|| over a tensor; no row of a tensor may be beyond four
+times the bound.`,
+		Example: `  mpirun -n 4 ringattn check
+  mpirun -n 4 ringattn check --golden testdata/golden
+  ringattn check --ranks 8 --seq 100000 --heads 8/2 --head-dim 128 --dtype bf16 --mask window:1000`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if golden != "" && in != "" {
+				return usageError("give --golden or --in, not both")
+			}
+			shapes := defaultShapes()
+			if golden != "" || in != "" {
+				if err := shape.absent(c.Flags(), "a file"); err != nil {
+					return err
+				}
+			} else if slices.ContainsFunc(shapeFlagNames, c.Flags().Changed) {
+				var err error
+				if shapes, err = shape.list(c.Flags()); err != nil {
+					return err
+				}
+			}
+			return runWorld(c.Context(), &o, c.OutOrStdout(), func(ctx context.Context, w *world) error {
+				return w.checkAll(ctx, golden, in, shapes)
+			})
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&golden, "golden", "", "folder of safetensors files that hold the right answers")
+	f.StringVar(&in, "in", "", "one safetensors file, with or without the right answers")
+	shape.add(f)
+	o.addMask(f)
+	o.addLayout(f, "run N ranks inside this process, without MPI")
+	o.addRuntime(f)
+	return c
+}
+
+// defaultShapes are what check runs on without being told: each kind of mask,
+// dtype and a few head dimensions, at lengths that divide by nothing.
+func defaultShapes() []cases.Shape {
+	var shapes []cases.Shape
+	for _, c := range []struct {
+		mask          string
+		batch, tokens int
+		heads, kv, d  int
+		dtype         string
+	}{
+		{"causal", 1, 1009, 4, 2, 64, "f32"},
+		{"full", 1, 503, 4, 4, 80, "f32"},
+		{"window:100", 1, 1009, 4, 1, 64, "f32"},
+		{"full,window:100", 1, 503, 2, 2, 64, "f32"},
+		{"docs:lognormal:60:1", 2, 1009, 4, 2, 64, "f32"},
+		{"window:64,docs:lognormal:100:1,images:5x90", 1, 1009, 2, 1, 256, "f32"},
+		{"causal", 1, 509, 2, 1, 512, "f32"},
+		{"causal", 1, 1009, 4, 2, 128, "bf16"},
+		{"docs:lognormal:60:1", 1, 509, 4, 2, 128, "f16"},
+	} {
+		spec, err := cases.ParseMask(c.mask)
+		if err != nil {
+			panic(err)
+		}
+		mask, err := spec.Build(c.tokens, c.batch)
+		if err != nil {
+			panic(err)
+		}
+		shapes = append(shapes, cases.Shape{
+			Name: spec.String(), Batch: c.batch, Tokens: c.tokens, Heads: c.heads, KVHeads: c.kv, HeadDim: c.d, DType: c.dtype, Mask: mask,
+		})
+	}
+	return shapes
+}
+
+// checkAll runs the cases and fails if any of them does.
+func (w *world) checkAll(ctx context.Context, golden, in string, shapes []cases.Shape) error {
+	c := &checker{world: w, table: tabwriter.NewWriter(w.out, 0, 0, 2, ' ', tabwriter.AlignRight)}
+	fmt.Fprintf(w.out, "%s, %s (%s)\n", versionLine(), plural(w.Size(), "rank"), w.launch)
+	fmt.Fprint(c.table, "case\tS\theads\tD\tdtype\tlayout\tout\tlse\tdq\tdk\tdv\tresult\t\n")
+	var err error
+	switch {
+	case golden != "":
+		err = c.folder(ctx, golden)
+	case in != "":
+		err = c.file(ctx, in)
+	default:
+		err = c.closedForms(ctx, shapes)
+	}
+	if err != nil {
+		return err
+	}
+	if err := c.table.Flush(); err != nil {
+		return err
+	}
+	for _, text := range c.wrong {
+		fmt.Fprintln(w.out, text)
+	}
+	fmt.Fprintf(w.out, "%d passed, %d failed\n", c.cases-len(c.wrong), len(c.wrong))
+	if len(c.wrong) > 0 {
+		return errWrong
+	}
+	return nil
+}
+
+// checker collects the rows of a check.
+type checker struct {
+	world *world
+	table *tabwriter.Writer
+	cases int
+	wrong []string
+}
+
+func (c *checker) folder(ctx context.Context, dir string) error {
+	paths, err := filepath.Glob(filepath.Join(dir, "*.safetensors"))
+	if err != nil || len(paths) == 0 {
+		return usageError("--golden %s: there is no safetensors file in it", dir)
+	}
+	for _, path := range paths {
+		if err := c.file(ctx, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// file checks one file: against the answers in it, or else against one rank.
+func (c *checker) file(ctx context.Context, path string) error {
+	w := c.world
+	in, err := shard.Open(path, w.options.override)
+	if err != nil {
+		return withInput(err)
+	}
+	defer in.File.Close()
+	p, err := w.openProblem(ctx, in)
+	if err != nil {
+		return err
+	}
+	name := filepath.Base(path)
+	name = name[:len(name)-len(filepath.Ext(name))]
+	if _, ok := in.File.Lookup("out"); ok {
+		return c.run(ctx, name, p, fileAnswer{in})
+	}
+	one, remove, err := w.oneRank(ctx, in)
+	if err != nil {
+		return err
+	}
+	defer remove()
+	defer one.File.Close()
+	return c.run(ctx, name+" (one rank)", p, fileAnswer{one})
+}
+
+// oneRank lets rank 0 compute the whole problem alone and gives every rank the
+// file of its float32 results.
+func (w *world) oneRank(ctx context.Context, in *shard.Input) (*shard.Input, func(), error) {
+	patient := w.Comm
+	patient.Timeout = 0 // the others wait for as long as rank 0 computes
+	var path []byte
+	if w.Rank() == 0 {
+		dir, err := os.MkdirTemp(filepath.Dir(in.Path), ".ringattn-check-")
+		if err != nil {
+			return nil, nil, withInput(err)
+		}
+		name := filepath.Join(dir, "one-rank.safetensors")
+		alone := *w.options
+		alone.shards, alone.expectRanks = "", 0
+		err = runInProcess(ctx, &alone, w.out, 1, "alone", func(ctx context.Context, one *world) error {
+			return one.computeTo(ctx, in, name)
+		})
+		if err != nil {
+			return nil, nil, errors.Join(err, os.RemoveAll(dir))
+		}
+		path = []byte(name)
+	}
+	path, err := patient.Bcast(ctx, 0, path)
+	if err != nil {
+		return nil, nil, err
+	}
+	f, err := tensorfile.Open(string(path))
+	if err != nil {
+		return nil, nil, err
+	}
+	answers := *in
+	answers.File, answers.Path = f, string(path)
+	return &answers, func() {
+		if w.Rank() == 0 {
+			os.RemoveAll(filepath.Dir(string(path)))
+		}
+	}, nil
+}
+
+// computeTo runs a file's problem and writes the results in float32.
+func (w *world) computeTo(ctx context.Context, in *shard.Input, path string) error {
+	p, err := w.openProblem(ctx, in)
+	if err != nil {
+		return err
+	}
+	a, err := newAttention(ctx, w, p)
+	if err != nil {
+		return err
+	}
+	if _, err := a.passes(ctx); err != nil {
+		return err
+	}
+	defer a.close()
+	return a.write(ctx, in, path, true)
+}
+
+func (c *checker) closedForms(ctx context.Context, shapes []cases.Shape) error {
+	if err := c.world.agree(ctx, fact{"the shapes", fmt.Sprint(len(shapes), shapes[0].Name, shapes[0].Tokens)}); err != nil {
+		return err
+	}
+	for _, s := range shapes {
+		for _, form := range []struct {
+			name string
+			make func(cases.Shape) (*cases.Problem, error)
+		}{{"uniform", cases.Uniform}, {"classes", cases.Classes}} {
+			closed, err := form.make(s)
+			if err != nil {
+				return withCode(exitUsage, err)
+			}
+			if err := c.run(ctx, s.Name+" "+form.name, closedProblem(closed), closedAnswer{closed}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// run runs one case on all ranks and adds its row.
+func (c *checker) run(ctx context.Context, name string, p *problem, want answer) error {
+	w := c.world
+	start := time.Now()
+	a, err := newAttention(ctx, w, p)
+	if err != nil {
+		return err
+	}
+	if _, err := a.passes(ctx); err != nil {
+		return err
+	}
+	defer a.close()
+	errs := map[string]string{}
+	var failed []string
+	maxLSE, err := a.norm(ctx, "lse", want)
+	if err != nil {
+		return err
+	}
+	for _, tensor := range a.outputs() {
+		m, err := a.measure(ctx, tensor, want)
+		if err != nil {
+			return err
+		}
+		tensorBound, rowBound := cases.Bounds(p.shape.DType.String(), tensor, maxLSE.MaxAbs)
+		errs[tensor] = fmt.Sprintf("%.1e", m.Tensor())
+		if err := m.Check(tensorBound, rowBound); err != nil {
+			errs[tensor] += " !"
+			failed = append(failed, fmt.Sprintf("%s: %s: %v", name, tensor, err))
+		}
+	}
+	c.cases++
+	result := "pass"
+	if len(failed) > 0 {
+		result = "FAIL"
+		c.wrong = append(c.wrong, failed[0])
+	}
+	s := p.shape
+	fmt.Fprintf(c.table, "%s\t%d\t%d/%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", name, p.tokens, s.Heads, s.KVHeads, s.HeadDim, s.DType, a.job.Batch.Layout.Name,
+		errs["out"], errs["lse"], errs["dq"], errs["dk"], errs["dv"], result)
+	w.log.Debug().Str("case", name).Dur("took", time.Since(start)).Msg("checked")
+	return nil
+}
+
+// eachToken calls do for every token of the rank.
+func (a *attention) eachToken(do func(at, row, pos int)) {
+	for _, p := range a.job.Batch.Order(a.world.Rank()).Pieces {
+		for i := range p.Pos.Len() {
+			do(p.At+i, p.Row, p.Pos.Start+i)
+		}
+	}
+}
+
+// norm is the size of a tensor's right answer over all ranks.
+func (a *attention) norm(ctx context.Context, tensor string, want answer) (cases.Norm, error) {
+	var n cases.Norm
+	read, err := want.open(a, tensor)
+	if err != nil {
+		return n, err
+	}
+	row := make([]float64, a.width(tensor))
+	step := a.rowLen(tensor)
+	a.eachToken(func(at, b, pos int) {
+		read(at, b, pos, row)
+		for i := 0; i < len(row); i += step {
+			n.Add(row[i:i+step], false)
+		}
+	})
+	sums, maxima, err := a.merge(ctx, n.Values)
+	return cases.NormFromValues(sums, maxima), err
+}
+
+// rowLen is the numbers of one (batch, head, token) of a tensor.
+func (a *attention) rowLen(tensor string) int {
+	if tensor == "lse" {
+		return 1
+	}
+	return a.shape.HeadDim
+}
+
+// merge sums and maximises over the ranks.
+func (a *attention) merge(ctx context.Context, values func() (sums, maxima []float64)) (sums, maxima []float64, err error) {
+	sums, maxima = values()
+	if sums, err = a.world.AllReduceSum(ctx, sums); err != nil {
+		return nil, nil, err
+	}
+	maxima, err = a.world.AllReduceMax(ctx, maxima)
+	return sums, maxima, err
+}
+
+// measure is the error of a tensor over all ranks.
+func (a *attention) measure(ctx context.Context, tensor string, want answer) (*cases.Measure, error) {
+	n, err := a.norm(ctx, tensor, want)
+	if err != nil {
+		return nil, err
+	}
+	reference := 0.0
+	if n.Sum2 == 0 && a.backward && tensor != "out" && tensor != "lse" {
+		if reference, err = a.reference(ctx); err != nil {
+			return nil, err
+		}
+	}
+	m := cases.NewMeasure(n, reference)
+	read, err := want.open(a, tensor)
+	if err != nil {
+		return nil, err
+	}
+	memory, place := a.tensor(tensor)
+	row, got := make([]float64, a.width(tensor)), make([]float32, a.width(tensor))
+	step := a.rowLen(tensor)
+	a.eachToken(func(at, b, pos int) {
+		read(at, b, pos, row)
+		for i := range got {
+			got[i] = float32At(memory, int(place.Offset+int64(at)*place.Stride)/4+i)
+		}
+		for i := 0; i < len(row); i += step {
+			cases.AddRow(m, tensor, got[i:i+step], row[i:i+step], false)
+		}
+	})
+	sums, maxima, err := a.merge(ctx, m.Values)
+	if err != nil {
+		return nil, err
+	}
+	m.SetValues(sums, maxima)
+	return m, nil
+}
+
+// reference is scale x ||k|| x rms(dout.v), what a gradient is measured against
+// that is 0 everywhere. The mean is over the pairs of a token with itself, which
+// are visible under any mask.
+func (a *attention) reference(ctx context.Context) (float64, error) {
+	k, kAt := a.tensor("k")
+	v, vAt := a.tensor("v")
+	dout, doutAt := a.tensor("dout")
+	s, size := a.shape, a.shape.DType.Size()
+	var keys, products, n float64
+	a.eachToken(func(at, _, _ int) {
+		for i := range s.KVHeads * s.HeadDim {
+			x := a.given(k, int((kAt.Offset+int64(at)*kAt.Stride)/size)+i)
+			keys += x * x
+		}
+		for h := range s.Heads {
+			dot := 0.0
+			for d := range s.HeadDim {
+				dot += a.given(dout, int(int64(at)*doutAt.Stride/size)+h*s.HeadDim+d) *
+					a.given(v, int((vAt.Offset+int64(at)*vAt.Stride)/size)+h/(s.Heads/s.KVHeads)*s.HeadDim+d)
+			}
+			products += dot * dot
+			n++
+		}
+	})
+	sums, err := a.world.AllReduceSum(ctx, []float64{keys, products, n})
+	if err != nil || sums[2] == 0 {
+		return 0, err
+	}
+	return float64(s.Scale) * math.Sqrt(sums[0]) * math.Sqrt(sums[1]/sums[2]), nil
+}

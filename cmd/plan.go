@@ -1,0 +1,232 @@
+package cmd
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"ringattn/ring"
+	"ringattn/segments"
+	"ringattn/shard"
+)
+
+// proofRanks is the most ranks for which plan runs the checker, whose time grows
+// with the square of the ranks.
+const proofRanks = 256
+
+func newPlan() *cobra.Command {
+	var o options
+	var shape shapeFlags
+	var in string
+	var asJSON, steps bool
+	var perNode int
+	c := &cobra.Command{
+		Use:   "plan --ranks N (--in FILE | --seq N --mask PARTS)",
+		Short: "The schedule: who attends to what and sends what to whom",
+		Long: `plan prints what each rank would do, without doing it and without MPI: the
+tokens it holds, its visible pairs, the bytes it sends against the least that
+the mask needs, its memory; with --steps every step. The plan is proved first.`,
+		Example: `  ringattn plan --ranks 8 --seq 65536 --heads 32/4 --head-dim 128 --dtype bf16 --mask causal
+  ringattn plan --ranks 4 --in layer.safetensors --layout zigzag --steps`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := o.validate(); err != nil {
+				return err
+			}
+			if o.ranks == 0 {
+				return usageError("plan needs --ranks N")
+			}
+			if perNode < 0 {
+				return usageError("--ranks-per-node is %d, want at least 1", perNode)
+			}
+			p, err := planProblem(c, &o, &shape, in)
+			if err != nil {
+				return err
+			}
+			job, err := o.newJob(p.tokens, o.ranks, p.mask)
+			if err != nil {
+				return err
+			}
+			report, err := newPlanReport(job, p, perNode)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				e := json.NewEncoder(c.OutOrStdout())
+				return e.Encode(report)
+			}
+			return report.print(c.OutOrStdout(), job, p, steps)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&in, "in", "", "plan for the masks of this file")
+	shape.add(f)
+	o.addMask(f)
+	o.addLayout(f, "ranks to plan for")
+	f.IntVar(&perNode, "ranks-per-node", 0, "ranks of a node, for the bytes between nodes (default: all on one)")
+	f.BoolVar(&asJSON, "json", false, "as one JSON document")
+	f.BoolVar(&steps, "steps", false, "print every step of every rank")
+	return c
+}
+
+// planProblem reads the problem that is planned for, without its tensors.
+func planProblem(c *cobra.Command, o *options, shape *shapeFlags, in string) (*problem, error) {
+	if in == "" {
+		return shape.problem(c.Flags())
+	}
+	if err := shape.absent(c.Flags(), "--in"); err != nil {
+		return nil, err
+	}
+	input, err := shard.Open(in, o.override)
+	if err != nil {
+		return nil, withInput(err)
+	}
+	defer input.File.Close()
+	rows, err := input.ReadRows()
+	if err != nil {
+		return nil, err
+	}
+	return &problem{
+		batch: input.Batch, tokens: input.Tokens, mask: input.Mask(rows), backward: input.DOut != nil,
+		shape: ring.Shape{DType: dtypes[input.DType], Heads: input.Heads, KVHeads: input.KVHeads, HeadDim: input.HeadDim},
+	}, nil
+}
+
+// planReport is the document of plan --json. Slices are over ranks.
+type planReport struct {
+	Ranks      int        `json:"ranks"`
+	Layout     string     `json:"layout"`
+	Schedule   string     `json:"schedule"`
+	Tokens     int        `json:"tokens"`
+	Shards     [][][2]int `json:"shards"`      // token ranges of a row
+	PredictedS *float64   `json:"predicted_s"` // null without a machine file
+	Forward    passReport `json:"forward"`
+	Backward   passReport `json:"backward"`
+	Proved     bool       `json:"proved"`
+}
+
+type passReport struct {
+	Pairs             []int64 `json:"pairs"`
+	BytesSent         []int64 `json:"bytes_sent"`
+	BytesLeast        []int64 `json:"bytes_least"`
+	BytesBetweenNodes []int64 `json:"bytes_between_nodes"`
+	MemoryBytes       []int64 `json:"memory_bytes"`
+	Steps             []int   `json:"steps"`
+	PairsMaxOverMean  float64 `json:"pairs_max_over_mean"`
+	TokensMaxOverMean float64 `json:"tokens_max_over_mean"`
+}
+
+func newPlanReport(job *ring.Job, p *problem, perNode int) (*planReport, error) {
+	ranks := job.Ranks()
+	if perNode == 0 {
+		perNode = ranks
+	}
+	layout := job.Batch.Layout
+	r := &planReport{Ranks: ranks, Layout: layout.Name, Schedule: job.Schedule, Tokens: layout.Tokens, Shards: make([][][2]int, ranks)}
+	tokens := make([]int64, ranks)
+	for rank, spans := range layout.Spans {
+		r.Shards[rank] = [][2]int{}
+		for _, s := range spans {
+			r.Shards[rank] = append(r.Shards[rank], [2]int{s.Start, s.End})
+		}
+		tokens[rank] = int64(layout.RankTokens(rank))
+	}
+	for pass, report := range map[ring.Pass]*passReport{ring.Forward: &r.Forward, ring.Backward: &r.Backward} {
+		plans := job.Plans(pass)
+		if ranks <= proofRanks {
+			if err := job.Check(pass, plans); err != nil {
+				return nil, withCode(exitInternal, err)
+			}
+			r.Proved = true
+		}
+		for rank, steps := range plans {
+			var pairs, sent, between int64
+			for _, s := range steps {
+				pairs += s.Pairs
+				if s.Op != ring.Send {
+					continue
+				}
+				sent += s.Bytes(p.shape)
+				if s.Peer/perNode != rank/perNode {
+					between += s.Bytes(p.shape)
+				}
+			}
+			report.Pairs = append(report.Pairs, pairs)
+			report.BytesSent = append(report.BytesSent, sent)
+			report.BytesLeast = append(report.BytesLeast, job.LeastBytes(rank, pass, p.shape))
+			report.BytesBetweenNodes = append(report.BytesBetweenNodes, between)
+			report.MemoryBytes = append(report.MemoryBytes, job.Memory(rank, p.shape, pass == ring.Backward))
+			report.Steps = append(report.Steps, len(steps))
+		}
+		report.PairsMaxOverMean = maxOverMean(report.Pairs)
+		report.TokensMaxOverMean = maxOverMean(tokens)
+	}
+	return r, nil
+}
+
+// maxOverMean is 1 for perfect balance; also where there is nothing at all.
+func maxOverMean(x []int64) float64 {
+	var sum, most int64
+	for _, v := range x {
+		sum += v
+		most = max(most, v)
+	}
+	if sum == 0 {
+		return 1
+	}
+	return float64(most) * float64(len(x)) / float64(sum)
+}
+
+// print writes the report for people.
+func (r *planReport) print(out io.Writer, job *ring.Job, p *problem, steps bool) error {
+	s := p.shape
+	fmt.Fprintf(out, "%d x %d tokens, %d query heads, %d KV heads, head_dim %d, %s; %s\n", p.batch, p.tokens, s.Heads, s.KVHeads, s.HeadDim, s.DType, maskText(p.mask))
+	proved := "proved"
+	if !r.Proved {
+		proved = fmt.Sprintf("not proved (more than %d ranks)", proofRanks)
+	}
+	fmt.Fprintf(out, "%s, layout %s, schedule %s; the plan is %s\n", plural(r.Ranks, "rank"), r.Layout, r.Schedule, proved)
+	for pass, report := range []*passReport{&r.Forward, &r.Backward} {
+		fmt.Fprintf(out, "\n%v: pairs max/mean %.3f, tokens max/mean %.3f\n", ring.Pass(pass), report.PairsMaxOverMean, report.TokensMaxOverMean)
+		t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprint(t, "rank\ttokens of a row\tpairs\tsent\tleast\tbetween nodes\tmemory\tsteps\t\n")
+		for rank, pairs := range report.Pairs {
+			fmt.Fprintf(t, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%d\t\n", rank, spansText(job.Batch.Layout.Spans[rank]), pairs,
+				bytesText(report.BytesSent[rank]), bytesText(report.BytesLeast[rank]), bytesText(report.BytesBetweenNodes[rank]),
+				bytesText(report.MemoryBytes[rank]), report.Steps[rank])
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+		if !steps {
+			continue
+		}
+		for rank := range r.Ranks {
+			fmt.Fprintf(out, "\nrank %d, %v\n", rank, ring.Pass(pass))
+			for step := range job.Plan(rank, ring.Pass(pass)) {
+				fmt.Fprintf(out, "  %3d  %v\n", step.Round, step)
+			}
+		}
+	}
+	return nil
+}
+
+func spansText(spans []segments.Span) string {
+	if len(spans) == 0 {
+		return "none"
+	}
+	text := ""
+	for i, s := range spans {
+		if i == 4 {
+			return fmt.Sprintf("%s and %d more", text, len(spans)-i)
+		}
+		if i > 0 {
+			text += " "
+		}
+		text += s.String()
+	}
+	return text
+}

@@ -1,0 +1,83 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Main runs the command line and returns its exit code. It is called from the
+// main goroutine, locked to its thread.
+func Main(args []string) (code int) {
+	defer func() {
+		if p := recover(); p != nil {
+			fmt.Fprintf(os.Stderr, "ringattn: internal error: %v\n%s", p, debug.Stack())
+			abort(exitInternal)
+			code = exitInternal
+		}
+	}()
+	ctx, stop := interruptible(context.Background())
+	defer stop()
+	root := newRoot(os.Stdout)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err != nil && !errors.Is(err, errReported) {
+		fmt.Fprintf(os.Stderr, "ringattn: error: %v\n", err)
+	}
+	return exitCode(err)
+}
+
+// errReported marks an error whose text has been printed.
+var errReported = errors.New("")
+
+func newRoot(out io.Writer) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "ringattn",
+		Short: "Exact attention of long sequences over the ranks of an MPI job",
+		Long: `ringattn computes exact attention, forward and backward, of a sequence that is
+sharded over the ranks of an MPI job. Start it with mpirun or srun, one rank a
+process, or with --ranks N for N ranks inside one process.
+
+Exit codes: 0 ok, 1 wrong result, 2 usage or bad input, 3 environment (launcher,
+MPI, GPU, memory, ranks that disagree), 4 run-time failure, 5 a peer did not
+answer in time, 70 internal error, 75 interrupted by a signal.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          noArgs,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.SetOut(out)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return withCode(exitUsage, err) })
+	root.AddCommand(newRun(), newCheck(), newPlan(), newVersion(), newMan())
+	root.CompletionOptions.HiddenDefaultCmd = true
+	return root
+}
+
+// interruptible gives a context that INT, TERM and USR1 cancel with
+// errInterrupted; a second signal ends the process at once.
+func interruptible(parent context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1)
+	go func() {
+		if _, ok := <-signals; !ok {
+			return
+		}
+		cancel(errInterrupted)
+		if _, ok := <-signals; ok {
+			os.Exit(exitInterrupted)
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(signals)
+		cancel(nil)
+	}
+}

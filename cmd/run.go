@@ -1,0 +1,276 @@
+package cmd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"ringattn/ring"
+	"ringattn/shard"
+	"ringattn/tensorfile"
+)
+
+func newRun() *cobra.Command {
+	var o options
+	var in, out, outDType string
+	c := &cobra.Command{
+		Use:   "run --in FILE --out FILE",
+		Short: "Attention of the tensors in a file: forward, and backward if dout is there",
+		Long: `run reads q, k, v and, if there, dout, packed_seq_ids, mm_token_type_ids and
+padding_mask from a safetensors file, each rank its own tokens, computes
+attention over all ranks, and writes out and lse, and with dout also dq, dk and
+dv. The output appears complete or not at all.`,
+		Example: `  mpirun -n 4 ringattn run --in layer.safetensors --out result.safetensors
+  ringattn run --ranks 4 --in layer.safetensors --out result.safetensors`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			f32, err := parseOutDType(outDType)
+			if err != nil {
+				return err
+			}
+			if in == "" || out == "" {
+				return usageError("run needs --in FILE and --out FILE")
+			}
+			return runWorld(c.Context(), &o, c.OutOrStdout(), func(ctx context.Context, w *world) error {
+				return w.runFile(ctx, in, out, f32)
+			})
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&in, "in", "", "safetensors file with the inputs")
+	f.StringVar(&out, "out", "", "safetensors file to write")
+	f.StringVar(&outDType, "out-dtype", "", "f32: write out, dq, dk, dv as F32, whatever the input's dtype")
+	o.addMask(f)
+	o.addLayout(f, "run N ranks inside this process, without MPI")
+	o.addRuntime(f)
+	return c
+}
+
+func parseOutDType(text string) (f32 bool, err error) {
+	switch text {
+	case "":
+		return false, nil
+	case "f32":
+		return true, nil
+	}
+	return false, usageError("--out-dtype is %q, want f32", text)
+}
+
+// runFile is the main job on one rank.
+func (w *world) runFile(ctx context.Context, inPath, outPath string, f32 bool) error {
+	start := time.Now()
+	in, err := shard.Open(inPath, w.options.override)
+	if err != nil {
+		return withInput(err)
+	}
+	defer in.File.Close()
+	if same(inPath, outPath) {
+		return usageError("--out %s is the input file", outPath)
+	}
+	p, err := w.openProblem(ctx, in)
+	if err != nil {
+		return err
+	}
+	if err := w.agree(ctx, fact{"--out", outPath}, fact{"--out-dtype f32", fmt.Sprint(f32)}); err != nil {
+		return err
+	}
+	a, err := newAttention(ctx, w, p)
+	if err != nil {
+		return err
+	}
+	loaded := time.Now()
+	stats, err := a.passes(ctx)
+	if err != nil {
+		return err
+	}
+	computed := time.Now()
+	if err := a.write(ctx, in, outPath, f32); err != nil {
+		return err
+	}
+	r := rankReport{
+		Host: w.host.Host, CPUs: formatList(w.host.CPUs), Threads: w.threads, Tokens: a.x.Tokens,
+		Need: a.need, Peak: peakMemory() - w.host.StartMemory,
+		Load: loaded.Sub(start), Store: time.Since(computed), Passes: stats,
+	}
+	if err := w.reportRun(ctx, a, r, inPath, outPath); err != nil {
+		return err
+	}
+	a.close()
+	return nil
+}
+
+// withInput gives errors about a named file the exit code of bad input.
+func withInput(err error) error {
+	if err == nil || exitCode(err) != exitRuntime {
+		return err
+	}
+	return withCode(exitUsage, err)
+}
+
+func same(a, b string) bool {
+	x, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y)
+}
+
+// write stores the results of all ranks in one file, beside its name first.
+func (a *attention) write(ctx context.Context, in *shard.Input, path string, f32 bool) (err error) {
+	w := a.world
+	layout := "BHSD"
+	if in.BSHD {
+		layout = "BSHD"
+	}
+	header, tensors, size, err := tensorfile.Encode(in.Outputs(a.backward, f32), map[string]string{shard.KeyLayout: layout})
+	if err != nil {
+		return err
+	}
+	var temp []byte
+	if w.Rank() == 0 {
+		name, err := tensorfile.CreateTemp(path, header, size)
+		if err != nil {
+			return withInput(err)
+		}
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, tensorfile.Abort(name))
+			}
+		}()
+		temp = []byte(name)
+	}
+	if temp, err = w.Bcast(ctx, 0, temp); err != nil {
+		return err
+	}
+	if err := a.store(in, string(temp), tensors); err != nil {
+		return err
+	}
+	if err := w.Barrier(ctx); err != nil {
+		return err
+	}
+	if w.Rank() == 0 {
+		if err := tensorfile.Commit(string(temp), path); err != nil {
+			return err
+		}
+	}
+	// No rank leaves, and none reports success, before the file is there.
+	return w.Barrier(ctx)
+}
+
+func (a *attention) store(in *shard.Input, temp string, tensors []tensorfile.Tensor) (err error) {
+	out, err := tensorfile.OpenForWrite(temp, tensors)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	mover := shard.NewMover(in, a.job.Batch, a.world.Rank())
+	for _, t := range tensors {
+		fill := float32(0)
+		if t.Name == "lse" {
+			fill = float32(math.Inf(-1))
+		}
+		memory, place := a.tensor(t.Name)
+		if err := mover.Store(out, t, memory, place, fill); err != nil {
+			return err
+		}
+	}
+	return out.Sync()
+}
+
+// rankReport is what a rank tells rank 0 of its run.
+type rankReport struct {
+	Host, CPUs  string
+	Threads     int
+	Tokens      int
+	Need, Peak  int64
+	Load, Store time.Duration
+	Passes      []ring.Stats
+}
+
+// reportRun prints who ran where and where the time went.
+func (w *world) reportRun(ctx context.Context, a *attention, mine rankReport, inPath, outPath string) error {
+	text, err := json.Marshal(mine)
+	if err != nil {
+		return err
+	}
+	all, err := w.Gather(ctx, 0, text)
+	if err != nil || w.Rank() != 0 {
+		return err
+	}
+	ranks := make([]rankReport, len(all))
+	for r := range all {
+		if err := json.Unmarshal(all[r], &ranks[r]); err != nil {
+			return err
+		}
+	}
+	s := a.shape
+	fmt.Fprintf(w.out, "%s\n", versionLine())
+	fmt.Fprintf(w.out, "input      %s: %d x %d tokens, %d query heads, %d KV heads, head_dim %d, %s\n",
+		inPath, a.batch, a.tokens, s.Heads, s.KVHeads, s.HeadDim, s.DType)
+	fmt.Fprintf(w.out, "mask       %s\n", maskText(a.mask))
+	fmt.Fprintf(w.out, "ranks      %d (%s), layout %s, schedule %s\n", w.Size(), w.launch, a.job.Batch.Layout.Name, a.job.Schedule)
+	fmt.Fprintf(w.out, "transport  %s\n", w.Describe())
+	fmt.Fprintf(w.out, "backend    %s (%s)\n\n", a.backend.Name(), w.why)
+	t := tabwriter.NewWriter(w.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(t, "rank\thost\tCPUs\tthreads\ttokens\tpass\ttime\tkernel\texposed wait\tsent\tpairs\tmemory\t\n")
+	for r, x := range ranks {
+		for i, p := range x.Passes {
+			memory := bytesText(x.Need)
+			if i > 0 {
+				memory = "\""
+			}
+			fmt.Fprintf(t, "%d\t%s\t%s\t%d\t%d\t%v\t%s\t%s\t%s\t%s\t%d\t%s\t\n", r, x.Host, x.CPUs, x.Threads, x.Tokens, a.passList()[i],
+				millis(p.Wall), millis(p.Kernel), millis(p.Exposed), bytesText(p.BytesSent), p.Pairs, memory)
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(w.out)
+	var load, store time.Duration
+	var peak, need int64
+	for _, x := range ranks {
+		load, store = max(load, x.Load), max(store, x.Store)
+		if x.Peak > peak {
+			peak, need = x.Peak, x.Need
+		}
+	}
+	var total time.Duration
+	for i, p := range a.passList() {
+		var slowest time.Duration
+		var pairs int64
+		for _, x := range ranks {
+			slowest = max(slowest, x.Passes[i].Wall)
+			pairs += x.Passes[i].Pairs
+		}
+		total += slowest
+		flops := 4 * float64(s.Heads) * float64(s.HeadDim) * float64(pairs)
+		if p == ring.Backward {
+			flops *= 2.5
+		}
+		fmt.Fprintf(w.out, "%-10v %s, slowest rank; %.2f GFLOP, %.2f GFLOP/s per rank\n", p, millis(slowest), flops/1e9,
+			flops/1e9/slowest.Seconds()/float64(w.Size()))
+	}
+	fmt.Fprintf(w.out, "load %s, compute %s, store %s (slowest rank of each)\n", millis(load), millis(total), millis(store))
+	if w.shared {
+		need = 0
+		for _, x := range ranks {
+			need += x.Need
+		}
+		fmt.Fprintf(w.out, "memory     all ranks: %s of tensors and buffers planned, %s resident at the peak\n", bytesText(need), bytesText(peak))
+	} else {
+		fmt.Fprintf(w.out, "memory     fullest rank: %s of tensors and buffers planned, %s resident at the peak\n", bytesText(need), bytesText(peak))
+	}
+	fmt.Fprintf(w.out, "wrote      %s\n", outPath)
+	return nil
+}
+
+func millis(d time.Duration) string { return fmt.Sprintf("%.2f ms", d.Seconds()*1e3) }

@@ -1,0 +1,123 @@
+package cmd
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"ringattn/cases"
+	"ringattn/ring"
+)
+
+// shapeFlags describe a problem without a file.
+type shapeFlags struct {
+	seq     []int
+	batch   int
+	heads   string
+	headDim int
+	dtype   string
+	masks   []string
+}
+
+// shapeFlagNames are the flags that belong together, --seq being the one that
+// says that there is a shape.
+var shapeFlagNames = []string{"seq", "batch", "heads", "head-dim", "dtype", "mask"}
+
+func (s *shapeFlags) add(f *pflag.FlagSet) {
+	f.IntSliceVar(&s.seq, "seq", nil, "tokens of a row, in place of a file")
+	f.IntVar(&s.batch, "batch", 1, "rows")
+	f.StringVar(&s.heads, "heads", "4/2", "query heads/KV heads")
+	f.IntVar(&s.headDim, "head-dim", 64, "head dimension")
+	f.StringVar(&s.dtype, "dtype", "f32", "f32, bf16 or f16")
+	f.StringArrayVar(&s.masks, "mask", nil, "PART[,PART..] of causal, full, window:W (W counts the query itself), docs:FILE, docs:lognormal:MEDIAN:SIGMA, images:COUNTxTOKENS; causal unless full is there (default causal)")
+}
+
+// absent refuses shape flags beside another description of the problem.
+func (s *shapeFlags) absent(f *pflag.FlagSet, beside string) error {
+	for _, name := range shapeFlagNames {
+		if f.Changed(name) {
+			return usageError("--%s describes a problem without a file and does not go with %s", name, beside)
+		}
+	}
+	return nil
+}
+
+// list gives the shapes asked for: each length with each mask.
+func (s *shapeFlags) list(f *pflag.FlagSet) ([]cases.Shape, error) {
+	for _, m := range maskFlags {
+		if f.Changed(m.flag) && m.flag != "scale" {
+			return nil, usageError("--%s overrides what a file says; without a file --mask describes the mask", m.flag)
+		}
+	}
+	if len(s.seq) == 0 {
+		return nil, usageError("a problem without a file needs --seq N")
+	}
+	masks := s.masks
+	if len(masks) == 0 {
+		masks = []string{"causal"}
+	}
+	query, kv, ok := strings.Cut(s.heads, "/")
+	if !ok {
+		kv = query
+	}
+	h, err1 := strconv.Atoi(query)
+	g, err2 := strconv.Atoi(kv)
+	switch {
+	case err1 != nil || err2 != nil || h < 1 || g < 1 || h%g != 0:
+		return nil, usageError("--heads is %q, want query heads/KV heads, the first a multiple of the second", s.heads)
+	case s.batch < 1:
+		return nil, usageError("--batch is %d, want at least 1", s.batch)
+	case s.headDim < 1:
+		return nil, usageError("--head-dim is %d, want at least 1", s.headDim)
+	}
+	if _, ok := dtypeNames[s.dtype]; !ok {
+		return nil, usageError("--dtype is %q, want f32, bf16 or f16", s.dtype)
+	}
+	var shapes []cases.Shape
+	for _, text := range masks {
+		spec, err := cases.ParseMask(text)
+		if err != nil {
+			return nil, withCode(exitUsage, fmt.Errorf("--mask: %w", err))
+		}
+		for _, n := range s.seq {
+			if n < 1 {
+				return nil, usageError("--seq is %d, want at least 1", n)
+			}
+			mask, err := spec.Build(n, s.batch)
+			if err != nil {
+				return nil, withCode(exitUsage, fmt.Errorf("--mask: %w", err))
+			}
+			shapes = append(shapes, cases.Shape{
+				Name: spec.String(), Batch: s.batch, Tokens: n, Heads: h, KVHeads: g, HeadDim: s.headDim, DType: s.dtype, Mask: mask,
+			})
+		}
+	}
+	return shapes, nil
+}
+
+var dtypeNames = map[string]ring.DType{"f32": ring.F32, "bf16": ring.BF16, "f16": ring.F16}
+
+// problem is the one shape asked for, as a problem whose tensors nobody reads.
+func (s *shapeFlags) problem(f *pflag.FlagSet) (*problem, error) {
+	shapes, err := s.list(f)
+	if err != nil {
+		return nil, err
+	}
+	if len(shapes) != 1 {
+		return nil, usageError("one --seq and one --mask are planned at a time")
+	}
+	return shapeProblem(&shapes[0]), nil
+}
+
+func shapeProblem(c *cases.Shape) *problem {
+	scale := c.Scale
+	if scale == 0 {
+		scale = cases.DefaultScale(c.HeadDim)
+	}
+	return &problem{
+		batch: c.Batch, tokens: c.Tokens, mask: c.Mask, backward: true,
+		shape: ring.Shape{DType: dtypeNames[c.DType], Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Scale: float32(scale)},
+	}
+}

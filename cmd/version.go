@@ -1,0 +1,91 @@
+package cmd
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+
+	"ringattn/kernels"
+	"ringattn/mpi"
+)
+
+// version is the release; the Makefile sets it with -ldflags -X.
+var version = "0.1.0-dev"
+
+// revision is the commit that the binary was built from, with "+dirty" where
+// the tree was changed.
+func revision() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	rev, dirty := "unknown", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			rev = s.Value[:min(12, len(s.Value))]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = "+dirty"
+		}
+	}
+	return rev + dirty
+}
+
+func versionLine() string { return fmt.Sprintf("ringattn %s (%s)", version, revision()) }
+
+func newVersion() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "version",
+		Short: "Version, revision, build, libraries",
+		Long:  "version says what this binary is and what it was built with. It does not start MPI.",
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			facts := []fact{
+				{"version", version},
+				{"revision", revision()},
+				{"go", runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH},
+				{"mpi", mpi.Version()},
+				{"cpu kernels", strings.Join(kernels.ISAs(), ", ")},
+				{"cuda", "not built in"},
+			}
+			if asJSON {
+				text := map[string]string{}
+				for _, f := range facts {
+					text[strings.ReplaceAll(f.Name, " ", "_")] = f.Value
+				}
+				e := json.NewEncoder(c.OutOrStdout())
+				e.SetIndent("", "  ")
+				return e.Encode(text)
+			}
+			for _, f := range facts {
+				fmt.Fprintf(c.OutOrStdout(), "%-12s %s\n", f.Name, f.Value)
+			}
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "as a JSON object")
+	return c
+}
+
+// newMan writes the man pages, which the Makefile installs.
+func newMan() *cobra.Command {
+	return &cobra.Command{
+		Use:    "man DIR",
+		Short:  "Write the man pages into a folder",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
+				return withCode(exitUsage, err)
+			}
+			return doc.GenManTree(c.Root(), &doc.GenManHeader{Title: "RINGATTN", Section: "1", Source: versionLine()}, args[0])
+		},
+	}
+}

@@ -1,0 +1,216 @@
+package cmd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"ringattn/inproc"
+	"ringattn/kernels"
+	"ringattn/mpi"
+	"ringattn/ring"
+)
+
+// world is what a rank knows of the job it is part of.
+type world struct {
+	ring.Comm
+	options *options
+	out     io.Writer // results: of rank 0; discards elsewhere
+	log     zerolog.Logger
+	host    hostFacts
+	hosts   []hostFacts // of all ranks
+	launch  string      // who started the ranks
+	shared  bool        // all ranks are one process
+	threads int
+	why     string // where threads comes from
+}
+
+// inMPI is set while MPI runs: errors must then end the whole job.
+var inMPI bool
+
+// abort ends an MPI job, all its ranks, with an exit code.
+func abort(code int) {
+	if inMPI {
+		mpi.Abort(code)
+	}
+}
+
+// runWorld brings up the ranks and runs body on each: in this process those
+// that --ranks asks for, else this process's rank of the MPI job. The error of
+// the rank that failed first ends the command.
+func runWorld(ctx context.Context, o *options, out io.Writer, body func(context.Context, *world) error) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	launch := mpi.Launched()
+	if o.ranks > 0 {
+		if err := launch.CheckWorld(o.ranks, true); err != nil {
+			return err
+		}
+		if o.expectRanks > 0 && o.expectRanks != o.ranks {
+			return environmentError("--expect-ranks %d, and --ranks %d", o.expectRanks, o.ranks)
+		}
+		return runInProcess(ctx, o, out, o.ranks, "--ranks, in one process", body)
+	}
+	if !mpi.Built {
+		if err := launch.CheckWorld(1, false); err != nil {
+			return err
+		}
+		if o.expectRanks > 1 {
+			return environmentError("--expect-ranks %d, and this build has no MPI: there is 1 rank", o.expectRanks)
+		}
+		return runInProcess(ctx, o, out, 1, "one process, built without MPI", body)
+	}
+	c, err := mpi.Start()
+	if err != nil {
+		return withCode(exitEnvironment, err)
+	}
+	inMPI = true
+	w := &world{Comm: ring.Comm{Transport: c, Timeout: o.timeout}, options: o, launch: launchText(launch)}
+	err = func() error {
+		if err := launch.CheckWorld(c.Size(), false); err != nil {
+			return err
+		}
+		if o.expectRanks > 0 && o.expectRanks != c.Size() {
+			return environmentError("--expect-ranks %d, and the MPI world has %s", o.expectRanks, plural(c.Size(), "rank"))
+		}
+		return w.run(ctx, out, body)
+	}()
+	if err != nil {
+		reportRank(w.Rank(), c.Size(), err)
+		abort(exitCode(err))
+		return errors.Join(errReported, err)
+	}
+	return withCode(exitRuntime, mpi.Stop())
+}
+
+// launchText says who started the ranks.
+func launchText(l mpi.Launch) string {
+	if l.Size == 0 {
+		return "one process, no launcher"
+	}
+	return fmt.Sprintf("%s=%d", l.SizeVar, l.Size)
+}
+
+// reportRank prints a rank's error. Rank 0 speaks first: what is wrong on every
+// rank is then told once, since its abort ends the others.
+func reportRank(rank, size int, err error) {
+	if rank > 0 {
+		time.Sleep(500 * time.Millisecond)
+	}
+	if size > 1 {
+		host, _ := os.Hostname()
+		fmt.Fprintf(os.Stderr, "ringattn: error: rank %d of %d (%s): %v\n", rank, size, host, err)
+	} else {
+		fmt.Fprintf(os.Stderr, "ringattn: error: %v\n", err)
+	}
+}
+
+func runInProcess(ctx context.Context, o *options, out io.Writer, ranks int, launch string, body func(context.Context, *world) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var first sync.Once
+	var cause error
+	var all sync.WaitGroup
+	for _, end := range inproc.New(ranks) {
+		all.Go(func() {
+			w := &world{Comm: ring.Comm{Transport: end, Timeout: o.timeout}, options: o, launch: launch, shared: true}
+			if err := w.run(ctx, out, body); err != nil {
+				first.Do(func() { cause = err })
+				cancel(fmt.Errorf("rank %d failed", end.Rank()))
+			}
+		})
+	}
+	all.Wait()
+	return cause
+}
+
+// run is the life of one rank.
+func (w *world) run(ctx context.Context, out io.Writer, body func(context.Context, *world) error) error {
+	level, err := zerolog.ParseLevel(w.options.logLevel)
+	if err != nil {
+		return usageError("--log-level: %w", err)
+	}
+	w.host = readHost()
+	w.log = zerolog.New(zerolog.ConsoleWriter{Out: os.Stderr, NoColor: true, TimeFormat: time.TimeOnly}).
+		Level(level).With().Timestamp().Int("rank", w.Rank()).Str("host", w.host.Host).Logger()
+	w.out = io.Discard
+	if w.Rank() == 0 {
+		w.out = out
+	}
+	mine, err := json.Marshal(w.host)
+	if err != nil {
+		return err
+	}
+	all, err := w.AllGather(ctx, mine)
+	if err != nil {
+		return err
+	}
+	w.hosts = make([]hostFacts, w.Size())
+	for r, text := range all {
+		if err := json.Unmarshal(text, &w.hosts[r]); err != nil {
+			return fmt.Errorf("host facts of rank %d: %w", r, err)
+		}
+	}
+	if err := w.chooseThreads(); err != nil {
+		return err
+	}
+	return body(ctx, w)
+}
+
+// chooseThreads finds how many threads the rank computes with.
+func (w *world) chooseThreads() error {
+	share := w.sharers()
+	w.threads, w.why = max(1, w.host.CPULimit/share), fmt.Sprintf("%s, shared by %s", plural(w.host.CPULimit, "allowed CPU"), plural(share, "rank"))
+	for _, name := range []string{"SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS"} {
+		text := os.Getenv(name)
+		if text == "" {
+			continue
+		}
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			return environmentError("%s is %q, want a number of threads", name, text)
+		}
+		w.threads, w.why = n, name
+	}
+	if w.options.threads > 0 {
+		w.threads, w.why = w.options.threads, "--threads"
+	}
+	return nil
+}
+
+// sharers counts the ranks, this one included, whose CPUs overlap with this
+// one's.
+func (w *world) sharers() int {
+	n := 0
+	for _, h := range w.hosts {
+		if h.Host == w.host.Host && slices.ContainsFunc(h.CPUs, func(c int) bool { return slices.Contains(w.host.CPUs, c) }) {
+			n++
+		}
+	}
+	return max(n, 1)
+}
+
+// openBackend opens what computes on this rank.
+func (w *world) openBackend() (ring.Backend, error) {
+	switch w.options.backend {
+	case "cuda":
+		return nil, environmentError("--backend cuda: this build has no CUDA kernels")
+	case "ref":
+		return kernels.Reference(), nil
+	}
+	if w.options.transport == "device" {
+		return nil, environmentError("--transport device: the CPU backend has no device memory")
+	}
+	b, err := kernels.CPU(w.threads, os.Getenv("RINGATTN_TEST_ISA"))
+	return b, withCode(exitEnvironment, err)
+}

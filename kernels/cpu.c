@@ -1,0 +1,235 @@
+// cpu.c: the CPU's table of functions: checks arguments, enqueues, returns.
+#define _POSIX_C_SOURCE 200809L
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "cpu.h"
+
+struct rattn_ctx {
+  rattn_queue *queue;
+  char name[64];
+  char error[256];
+};
+
+static _Thread_local char open_error[256];
+
+static int32_t fail(rattn_ctx *ctx, int32_t status, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  vsnprintf(ctx ? ctx->error : open_error, sizeof open_error, format, args);
+  va_end(args);
+  return status;
+}
+
+// The instruction sets this CPU and its operating system have, best first.
+// __builtin_cpu_supports asks cpuid, and xgetbv whether the system saves the
+// registers.
+static int find_isas(const rattn_isa *found[4]) {
+  int n = 0;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw"))
+    found[n++] = &rattn_avx512;
+  // Every CPU with AVX2 and FMA has F16C, which old compilers cannot ask for.
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found[n++] = &rattn_avx2;
+#endif
+  found[n++] = &rattn_portable;
+  found[n] = NULL;
+  return n;
+}
+
+static const rattn_isa *find_isa(const char *name) {
+  const rattn_isa *found[4];
+  find_isas(found);
+  if (!name || !*name) return found[0];
+  for (int i = 0; found[i]; i++)
+    if (!strcmp(found[i]->name, name)) return found[i];
+  return NULL;
+}
+
+const char *const *rattn_cpu_isas(void) {
+  static _Thread_local const char *names[4];
+  const rattn_isa *found[4];
+  int n = find_isas(found);
+  for (int i = 0; i < n; i++) names[i] = found[i]->name;
+  names[n] = NULL;
+  return names;
+}
+
+double rattn_cpu_peak(const char *name) {
+  const rattn_isa *isa = find_isa(name);
+  if (!isa) return 0;
+  double best = 0;
+  volatile double sink = 0;
+  for (int i = 0; i < 8; i++) {
+    const int64_t iterations = 400000;
+    struct timespec a, b;
+    clock_gettime(CLOCK_MONOTONIC, &a);
+    sink = sink + isa->fma(iterations);
+    clock_gettime(CLOCK_MONOTONIC, &b);
+    double s = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
+    if (s > 0 && (double)iterations * isa->fma_flops / s > best) best = (double)iterations * isa->fma_flops / s;
+  }
+  return best;
+}
+
+static int32_t cpu_open(int32_t device, int32_t threads, const char *name, rattn_ctx **out) {
+  (void)device;
+  if (threads < 1) return fail(NULL, RATTN_ERR_ARG, "threads is %d, want at least 1", threads);
+  const rattn_isa *isa = find_isa(name);
+  if (!isa) return fail(NULL, RATTN_ERR_ARG, "isa %s is unknown, or this CPU lacks it", name);
+  rattn_ctx *ctx = calloc(1, sizeof *ctx);
+  if (!ctx) return fail(NULL, RATTN_ERR_MEMORY, "no memory for a context");
+  ctx->queue = rattn_queue_open(isa, threads);
+  if (!ctx->queue) {
+    free(ctx);
+    return fail(NULL, RATTN_ERR_DEVICE, "cannot start %d threads", threads);
+  }
+  snprintf(ctx->name, sizeof ctx->name, "cpu %s, %d thread%s", isa->name, threads, threads == 1 ? "" : "s");
+  *out = ctx;
+  return RATTN_OK;
+}
+
+static void cpu_close(rattn_ctx *ctx) {
+  rattn_queue_close(ctx->queue);
+  free(ctx);
+}
+
+static const char *cpu_name(rattn_ctx *ctx) { return ctx->name; }
+static const char *cpu_error(rattn_ctx *ctx) { return ctx ? ctx->error : open_error; }
+
+static int32_t cpu_sync(rattn_ctx *ctx) { return rattn_queue_sync(ctx->queue, ctx->error, sizeof ctx->error); }
+
+// Large pieces start on a page, and no page is touched: the first writer's NUMA
+// node gets it.
+static int32_t cpu_alloc(rattn_ctx *ctx, int64_t bytes, void **p) {
+  if (bytes < 0 || (uint64_t)bytes > SIZE_MAX / 2)
+    return fail(ctx, RATTN_ERR_ARG, "size is %lld bytes", (long long)bytes);
+  size_t align = bytes >= 1 << 20 ? 4096 : 64;
+  if (posix_memalign(p, align, bytes ? (size_t)bytes : align))
+    return fail(ctx, RATTN_ERR_MEMORY, "no memory for %lld bytes", (long long)bytes);
+  return RATTN_OK;
+}
+
+static void cpu_free(rattn_ctx *ctx, void *p) {
+  cpu_sync(ctx);
+  free(p);
+}
+
+static int32_t cpu_copy(rattn_ctx *ctx, void *dst, const void *src, int64_t bytes) {
+  if (bytes < 0) return fail(ctx, RATTN_ERR_ARG, "size is %lld bytes", (long long)bytes);
+  if (bytes && (!dst || !src)) return fail(ctx, RATTN_ERR_ARG, "null pointer for %lld bytes", (long long)bytes);
+  int32_t status = cpu_sync(ctx);
+  if (status == RATTN_OK && bytes) memcpy(dst, src, (size_t)bytes);
+  return status;
+}
+
+static int32_t cpu_zero(rattn_ctx *ctx, void *p, int64_t bytes) {
+  if (bytes < 0) return fail(ctx, RATTN_ERR_ARG, "size is %lld bytes", (long long)bytes);
+  if (bytes && !p) return fail(ctx, RATTN_ERR_ARG, "null pointer for %lld bytes", (long long)bytes);
+  rattn_op op = {.kind = RATTN_OP_ZERO, .zero = {p, bytes}};
+  rattn_queue_add(ctx->queue, &op);
+  return RATTN_OK;
+}
+
+static int32_t check_shape(rattn_ctx *ctx, const rattn_shape *s) {
+  if (s->dtype < RATTN_F32 || s->dtype > RATTN_F16)
+    return fail(ctx, RATTN_ERR_ARG, "dtype is %d, want 0 (f32), 1 (bf16) or 2 (f16)", s->dtype);
+  if (s->heads < 1 || s->kv_heads < 1 || s->heads % s->kv_heads)
+    return fail(ctx, RATTN_ERR_ARG, "%d heads and %d KV heads: want a multiple of at least 1", s->heads,
+                s->kv_heads);
+  if (s->head_dim < 1) return fail(ctx, RATTN_ERR_ARG, "head_dim is %d, want at least 1", s->head_dim);
+  return RATTN_OK;
+}
+
+static int32_t check_rows(rattn_ctx *ctx, const rattn_rows *r, int64_t tokens) {
+  if (tokens < 0 || tokens > INT32_MAX)
+    return fail(ctx, RATTN_ERR_ARG, "chunk of %lld tokens, want 0 to 2^31-1", (long long)tokens);
+  if (r->start < 0 || r->n < 0)
+    return fail(ctx, RATTN_ERR_ARG, "%lld rows from %lld", (long long)r->n, (long long)r->start);
+  if (r->n && (!r->lo || !r->hi))
+    return fail(ctx, RATTN_ERR_ARG, "lo or hi is null for %lld rows", (long long)r->n);
+  return RATTN_OK;
+}
+
+static int32_t null_tensor(rattn_ctx *ctx, const rattn_shape *s, int64_t rows, int64_t tokens) {
+  return fail(ctx, RATTN_ERR_ARG, "a tensor is null: %lld rows, %lld keys, %d/%d heads, head_dim %d",
+              (long long)rows, (long long)tokens, s->heads, s->kv_heads, s->head_dim);
+}
+
+static int32_t cpu_forward(rattn_ctx *ctx, const rattn_forward_args *a) {
+  int32_t status = check_shape(ctx, &a->shape);
+  if (status == RATTN_OK) status = check_rows(ctx, &a->rows, a->tokens);
+  if (status != RATTN_OK) return status;
+  if (a->rows.n && (!a->q || !a->out || !a->lse || (a->tokens && !a->kv)))
+    return null_tensor(ctx, &a->shape, a->rows.n, a->tokens);
+  rattn_op op = {.kind = RATTN_OP_FORWARD, .forward = *a};
+  rattn_queue_add(ctx->queue, &op);
+  return RATTN_OK;
+}
+
+static int32_t cpu_delta(rattn_ctx *ctx, const rattn_delta_args *a) {
+  int32_t status = check_shape(ctx, &a->shape);
+  if (status != RATTN_OK) return status;
+  if (a->tokens < 0) return fail(ctx, RATTN_ERR_ARG, "%lld tokens", (long long)a->tokens);
+  if (a->tokens && (!a->out || !a->dout || !a->delta)) return null_tensor(ctx, &a->shape, a->tokens, 0);
+  rattn_op op = {.kind = RATTN_OP_DELTA, .delta = *a};
+  rattn_queue_add(ctx->queue, &op);
+  return RATTN_OK;
+}
+
+static int32_t cpu_backward(rattn_ctx *ctx, const rattn_backward_args *a) {
+  int32_t status = check_shape(ctx, &a->shape);
+  if (status == RATTN_OK) status = check_rows(ctx, &a->rows, a->tokens);
+  if (status != RATTN_OK) return status;
+  if (a->rows.n && (!a->q || !a->dout || !a->lse || !a->delta || !a->dq || (a->tokens && (!a->kv || !a->dkv))))
+    return null_tensor(ctx, &a->shape, a->rows.n, a->tokens);
+  rattn_op op = {.kind = RATTN_OP_BACKWARD, .backward = *a};
+  rattn_queue_add(ctx->queue, &op);
+  return RATTN_OK;
+}
+
+static int32_t cpu_add(rattn_ctx *ctx, float *dst, const float *src, int64_t n) {
+  if (n < 0) return fail(ctx, RATTN_ERR_ARG, "%lld elements", (long long)n);
+  if (n && (!dst || !src)) return fail(ctx, RATTN_ERR_ARG, "null pointer for %lld elements", (long long)n);
+  rattn_op op = {.kind = RATTN_OP_ADD, .add = {dst, src, n}};
+  rattn_queue_add(ctx->queue, &op);
+  return RATTN_OK;
+}
+
+static int32_t cpu_record(rattn_ctx *ctx, int64_t *event) {
+  *event = rattn_queue_last(ctx->queue);
+  return RATTN_OK;
+}
+
+static int32_t cpu_query(rattn_ctx *ctx, int64_t event, int32_t *done) {
+  return rattn_queue_query(ctx->queue, event, done, ctx->error, sizeof ctx->error);
+}
+
+const rattn_backend *rattn_cpu(void) {
+  static const rattn_backend table = {
+      .version = RATTN_ABI_VERSION,
+      .size = sizeof table,
+      .open = cpu_open,
+      .close = cpu_close,
+      .name = cpu_name,
+      .error = cpu_error,
+      .alloc = cpu_alloc,
+      .free = cpu_free,
+      .write = cpu_copy,
+      .read = cpu_copy,
+      .zero = cpu_zero,
+      .forward = cpu_forward,
+      .delta = cpu_delta,
+      .backward = cpu_backward,
+      .add = cpu_add,
+      .record = cpu_record,
+      .query = cpu_query,
+      .sync = cpu_sync,
+  };
+  return &table;
+}

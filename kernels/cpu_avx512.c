@@ -1,0 +1,62 @@
+// cpu_avx512.c: the kernels for AVX-512 (F, VL, DQ, BW): 32 registers of 16 floats.
+#if defined(__x86_64__)
+#include <immintrin.h>
+#include <math.h>
+
+#include "cpu.h"
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512vl,avx512dq,avx512bw"))), \
+                             apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512vl,avx512dq,avx512bw")
+#endif
+
+// A product's block is 14 x 32: 28 accumulators, 2 of B, 1 or 2 of A.
+#define ISA rattn_avx512
+#define ISA_NAME "avx512"
+#define VL 16
+#define MR 14
+#define NR 32
+#define NB 224
+#define FMA_CHAINS 24
+
+#define INLINE static inline __attribute__((always_inline))
+typedef __m512 vf;
+INLINE vf v_set1(float x) { return _mm512_set1_ps(x); }
+INLINE vf v_load(const float *p) { return _mm512_loadu_ps(p); }
+INLINE void v_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
+INLINE vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+// v_max returns b where either is NaN.
+INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+// v_zero_below is 0 where x < limit, else y (also where x is NaN).
+INLINE vf v_zero_below(vf x, vf limit, vf y) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLT_UQ), y);
+}
+// v_scale_bits adds the low bits of n's pattern to the exponent of x.
+INLINE vf v_scale_bits(vf x, vf n) {
+  __m512i shifted = _mm512_slli_epi32(_mm512_castps_si512(n), 23);
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), shifted));
+}
+INLINE vf v_from_bf16(const uint16_t *p) {
+  __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+}
+INLINE vf v_from_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+
+#include "cpu_product.inc.h"
+#include "cpu_pack.inc.h"
+#include "cpu_tile.inc.h"
+#include "cpu_forward.inc.h"
+#include "cpu_backward.inc.h"
+#include "cpu_table.inc.h"
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#else
+typedef int rattn_avx512_needs_x86_64;
+#endif

@@ -1,0 +1,111 @@
+// cpu_product.inc.h: exp and the register-blocked matrix products.
+//
+// Every .inc.h is compiled once for each instruction set, by cpu_avx2.c and its
+// siblings, which define before:
+//   vf, v_*     a vector of VL floats and what can be done with it
+//   MR x NR     the block of a product that lives in registers
+//   NB          keys of a tile, a multiple of both
+//
+// All products are C[M, N] (+)= A[M, K] B[K, N] by blocks of MR rows and NR
+// columns. B comes in panels [N / NR][K][NR], so that a block reads it in order.
+// A is read one element at a time and broadcast; it comes in one of three forms,
+// which differ in the two strides alone.
+
+enum {
+  NV = NR / VL,
+  // Row stride of score tiles. Not a power of two, or rows would fall on few
+  // cache sets.
+  LD = NB + 16,
+};
+
+// C block (+)= A B over depth steps. Element (r, k) of A is a[r * a_row + k * a_step].
+INLINE void product_block(int64_t depth, const float *a, int64_t a_row, int64_t a_step, const float *b,
+                          float *c, int64_t c_row, int add) {
+  vf acc[MR][NV];
+  for (int r = 0; r < MR; r++)
+    for (int v = 0; v < NV; v++) acc[r][v] = add ? v_load(c + r * c_row + v * VL) : v_set1(0);
+  for (int64_t k = 0; k < depth; k++) {
+    vf bk[NV];
+    for (int v = 0; v < NV; v++) bk[v] = v_load(b + v * VL);
+    for (int r = 0; r < MR; r++) {
+      vf ar = v_set1(a[r * a_row]);
+      for (int v = 0; v < NV; v++) acc[r][v] = v_fma(ar, bk[v], acc[r][v]);
+    }
+    a += a_step;
+    b += NR;
+  }
+  for (int r = 0; r < MR; r++)
+    for (int v = 0; v < NV; v++) v_store(c + r * c_row + v * VL, acc[r][v]);
+}
+
+// S = Q K^T and dP = dO V^T: A is packed [depth][MR], C a block of a score tile.
+static void product_scores(int64_t depth, const float *a, const float *b, float *c) {
+  product_block(depth, a, 1, MR, b, c, LD, 0);
+}
+
+// O += P V and dQ += dS K: A is rows of a score tile, C rows of a tile [rows][width].
+static void product_rows(int64_t depth, const float *a, const float *b, float *c, int64_t c_row) {
+  product_block(depth, a, LD, 1, b, c, c_row, 1);
+}
+
+// dV += P^T dO and dK += dS^T Q: A is columns of a score tile.
+static void product_keys(int64_t depth, const float *a, const float *b, float *c, int64_t c_row) {
+  product_block(depth, a, 1, LD, b, c, c_row, 1);
+}
+
+// c[0 : width] += w * row of panels that lie stride apart: a product with one
+// row and depth 1.
+static void add_row(float w, const float *panels, int64_t stride, float *c, int64_t width) {
+  vf wv = v_set1(w);
+  for (int64_t d = 0; d < width; d += NR, panels += stride)
+    for (int v = 0; v < NR; v += VL) v_store(c + d + v, v_fma(wv, v_load(panels + v), v_load(c + d + v)));
+}
+
+// exp(x) for x up to about 80: 2 ulp, exactly 0 below -87 and for -Inf, NaN for NaN.
+// x = n ln 2 + r with |r| <= ln 2 / 2, ln 2 in two parts so that n times the first
+// is exact; a polynomial of degree 7 for exp r (Cephes' expf); 2^n by the exponent.
+INLINE vf v_exp(vf x) {
+  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
+  const vf magic = v_set1(12582912.0f);
+  vf t = v_fma(x, v_set1(1.44269504088896341f), magic);
+  vf n = t - magic;
+  vf r = v_fma(n, v_set1(-0.693359375f), x);
+  r = v_fma(n, v_set1(2.12194440e-4f), r);
+  vf p = v_set1(1.9875691500e-4f);
+  p = v_fma(p, r, v_set1(1.3981999507e-3f));
+  p = v_fma(p, r, v_set1(8.3334519073e-3f));
+  p = v_fma(p, r, v_set1(4.1665795894e-2f));
+  p = v_fma(p, r, v_set1(1.6666665459e-1f));
+  p = v_fma(p, r, v_set1(5.0000001201e-1f));
+  p = v_fma(p, r * r, r) + v_set1(1);
+  return v_zero_below(x, v_set1(-87), v_scale_bits(p, t));
+}
+
+// Sum and maximum of a vector's elements, in a fixed order.
+static float v_sum(vf x) {
+  float e[VL];
+  v_store(e, x);
+  for (int n = VL / 2; n; n /= 2)
+    for (int i = 0; i < n; i++) e[i] += e[i + n];
+  return e[0];
+}
+static float v_most(vf x) {
+  float e[VL];
+  v_store(e, x);
+  for (int n = VL / 2; n; n /= 2)
+    for (int i = 0; i < n; i++) e[i] = e[i] > e[i + n] ? e[i] : e[i + n];
+  return e[0];
+}
+
+// FMAs at the rate that the CPU can sustain: enough independent chains to cover
+// the latency, nothing else.
+static double fma_loop(int64_t iterations) {
+  vf acc[FMA_CHAINS];
+  for (int i = 0; i < FMA_CHAINS; i++) acc[i] = v_set1((float)i);
+  vf a = v_set1(0.999f), b = v_set1(0.001f);
+  for (int64_t k = 0; k < iterations; k++)
+    for (int i = 0; i < FMA_CHAINS; i++) acc[i] = v_fma(acc[i], a, b);
+  vf sum = v_set1(0);
+  for (int i = 0; i < FMA_CHAINS; i++) sum = sum + acc[i];
+  return (double)v_sum(sum);
+}
