@@ -50,40 +50,48 @@ func (c closedAnswer) open(_ *attention, tensor string) (func(at, row, pos int, 
 	return func(_, row, pos int, dst []float64) { c.Want(tensor, row, pos, dst) }, nil
 }
 
-// closedSource makes the tensors of a closed form.
-type closedSource struct {
-	*cases.Problem
+// valued is a case whose inputs are functions: a closed form or a probe.
+type valued interface {
+	Width(tensor string) int
+	Value(tensor string, b, pos int, dst []float32)
+}
+
+// valuedSource makes the tensors of a case.
+type valuedSource struct {
+	valued
 	dtype ring.DType
 	order *segments.Order
 }
 
-func (c closedSource) load(name string, memory []byte, to shard.Place) error {
-	numbers := make([]float32, c.Width(name))
-	for _, p := range c.order.Pieces {
+func (v valuedSource) load(name string, memory []byte, to shard.Place) error {
+	numbers := make([]float32, v.Width(name))
+	for _, p := range v.order.Pieces {
 		for i := range p.Pos.Len() {
-			c.Value(name, p.Row, p.Pos.Start+i, numbers)
-			dst := memory[to.Offset+int64(p.At+i)*to.Stride:]
-			for k, x := range numbers {
-				switch c.dtype {
-				case ring.BF16:
-					binary.NativeEndian.PutUint16(dst[2*k:], half.F32ToBF16(x))
-				case ring.F16:
-					binary.NativeEndian.PutUint16(dst[2*k:], half.F32ToF16(x))
-				default:
-					binary.NativeEndian.PutUint32(dst[4*k:], math.Float32bits(x))
-				}
-			}
+			v.Value(name, p.Row, p.Pos.Start+i, numbers)
+			put(v.dtype, memory[to.Offset+int64(p.At+i)*to.Stride:], numbers)
 		}
 	}
 	return nil
 }
 
-// closedProblem is a closed form as a problem.
-func closedProblem(c *cases.Problem) *problem {
-	p := shapeProblem(&c.Shape)
-	p.open = func(b *segments.Batch, rank int) source {
-		return closedSource{c, p.shape.DType, b.Order(rank)}
+// put writes numbers, rounded to a dtype.
+func put(d ring.DType, dst []byte, numbers []float32) {
+	for i, x := range numbers {
+		switch d {
+		case ring.BF16:
+			binary.NativeEndian.PutUint16(dst[2*i:], half.F32ToBF16(x))
+		case ring.F16:
+			binary.NativeEndian.PutUint16(dst[2*i:], half.F32ToF16(x))
+		default:
+			binary.NativeEndian.PutUint32(dst[4*i:], math.Float32bits(x))
+		}
 	}
+}
+
+// valuedProblem is a case as a problem.
+func valuedProblem(c *cases.Shape, v valued) *problem {
+	p := shapeProblem(c)
+	p.open = func(b *segments.Batch, rank int) source { return valuedSource{v, p.shape.DType, b.Order(rank)} }
 	return p
 }
 

@@ -246,7 +246,7 @@ func (c *checker) closedForms(ctx context.Context, shapes []cases.Shape) error {
 			if err != nil {
 				return withCode(exitUsage, err)
 			}
-			if err := c.run(ctx, s.Name+" "+form.name, closedProblem(closed), closedAnswer{closed}); err != nil {
+			if err := c.run(ctx, s.Name+" "+form.name, valuedProblem(&closed.Shape, closed), closedAnswer{closed}); err != nil {
 				return err
 			}
 		}

@@ -265,9 +265,9 @@ func (w *world) reportRun(ctx context.Context, a *attention, mine rankReport, in
 		for _, x := range ranks {
 			need += x.Need
 		}
-		fmt.Fprintf(w.out, "memory     all ranks: %s of tensors and buffers planned, %s resident at the peak\n", bytesText(need), bytesText(peak))
+		fmt.Fprintf(w.out, "memory     all ranks: %s of tensors and buffers planned, %s (%d bytes) resident at the peak\n", bytesText(need), bytesText(peak), peak)
 	} else {
-		fmt.Fprintf(w.out, "memory     fullest rank: %s of tensors and buffers planned, %s resident at the peak\n", bytesText(need), bytesText(peak))
+		fmt.Fprintf(w.out, "memory     fullest rank: %s of tensors and buffers planned, %s (%d bytes) resident at the peak\n", bytesText(need), bytesText(peak), peak)
 	}
 	fmt.Fprintf(w.out, "wrote      %s\n", outPath)
 	return nil
