@@ -183,7 +183,7 @@ func maxOverMean(x []int64) float64 {
 // print writes the report for people.
 func (r *planReport) print(out io.Writer, job *ring.Job, p *problem, steps bool) error {
 	s := p.shape
-	fmt.Fprintf(out, "%d x %d tokens, %d query heads, %d KV heads, head_dim %d, %s; %s\n", p.batch, p.tokens, s.Heads, s.KVHeads, s.HeadDim, s.DType, maskText(p.mask))
+	fmt.Fprintf(out, "%d x %d tokens, %s, %s, head_dim %d, %s; %s\n", p.batch, p.tokens, plural(s.Heads, "query head"), plural(s.KVHeads, "KV head"), s.HeadDim, s.DType, maskText(p.mask))
 	proved := "proved"
 	if !r.Proved {
 		proved = fmt.Sprintf("not proved (more than %d ranks)", proofRanks)

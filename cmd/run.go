@@ -213,8 +213,8 @@ func (w *world) reportRun(ctx context.Context, a *attention, mine rankReport, in
 	}
 	s := a.shape
 	fmt.Fprintf(w.out, "%s\n", versionLine())
-	fmt.Fprintf(w.out, "input      %s: %d x %d tokens, %d query heads, %d KV heads, head_dim %d, %s\n",
-		inPath, a.batch, a.tokens, s.Heads, s.KVHeads, s.HeadDim, s.DType)
+	fmt.Fprintf(w.out, "input      %s: %d x %d tokens, %s, %s, head_dim %d, %s\n",
+		inPath, a.batch, a.tokens, plural(s.Heads, "query head"), plural(s.KVHeads, "KV head"), s.HeadDim, s.DType)
 	fmt.Fprintf(w.out, "mask       %s\n", maskText(a.mask))
 	fmt.Fprintf(w.out, "ranks      %d (%s), layout %s, schedule %s\n", w.Size(), w.launch, a.job.Batch.Layout.Name, a.job.Schedule)
 	fmt.Fprintf(w.out, "transport  %s\n", w.Describe())

@@ -133,7 +133,8 @@ type Backend interface {
 	// Add computes dst[i] += src[i] over n float32 elements.
 	Add(dst, src unsafe.Pointer, n int64) error
 
-	// Record marks the end of what is enqueued so far; Query reports whether the
+	// Record marks the end of what is enqueued so far, never with 0 once there
+	// was something; Query reports whether the
 	// queue has come past the mark; Sync waits until the queue is empty. An error
 	// of an enqueued call comes back from Query or Sync.
 	Record() (Event, error)

@@ -20,11 +20,13 @@ type Exec struct {
 
 	plans  [2][]boundStep
 	slots  []slotState // by slotIndex
-	last   Event       // of the newest enqueued kernel, 0: none in flight
-	idle   time.Time   // since when no kernel has been in flight
+	last   Event       // of the newest enqueued kernel, 0: none yet
 	memory []unsafe.Pointer
 	failed bool
-	stats  Stats
+
+	stats    Stats
+	idle     time.Time     // since when no kernel has been in flight; zero: one is
+	idleTime time.Duration // without any, before idle
 }
 
 // Stats says where the time of one Run went.
@@ -200,15 +202,18 @@ func (e *Exec) bindRows(runs []segments.Run, keys segments.Span) (Rows, error) {
 // The timeout of the Comm counts time in which the rank has nothing to compute.
 // Run allocates nothing.
 func (e *Exec) Run(ctx context.Context, p Pass) (Stats, error) {
-	e.stats = Stats{}
 	start := time.Now()
-	e.idle = start
+	e.stats, e.idle, e.idleTime = Stats{}, start, 0
 	err := e.run(ctx, p)
 	if err != nil {
 		e.failed = true
 	}
-	e.stats.Wall = time.Since(start)
-	e.stats.Kernel = e.stats.Wall - e.stats.Kernel // counted as idle time until here
+	end := time.Now()
+	if !e.idle.IsZero() {
+		e.idleTime += end.Sub(e.idle)
+	}
+	e.stats.Wall = end.Sub(start)
+	e.stats.Kernel = e.stats.Wall - e.idleTime
 	return e.stats, err
 }
 
@@ -275,7 +280,7 @@ func (e *Exec) take(ctx context.Context, p Pass, s *boundStep) (err error) {
 // enqueued notes that the backend has something to do.
 func (e *Exec) enqueued() error {
 	if !e.idle.IsZero() {
-		e.stats.Kernel += time.Since(e.idle)
+		e.idleTime += time.Since(e.idle)
 		e.idle = time.Time{}
 	}
 	event, err := e.backend.Record()

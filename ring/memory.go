@@ -3,7 +3,8 @@ package ring
 // Memory is the number of bytes that a rank allocates for one layer: its own
 // tensors (q, k, v, out in float32, lse; with backward dout, delta and float32
 // dq, dk, dv), the slots of its plans and the intervals of its queries. Buffers
-// for files and the kernels' workspace, a few mebibytes a thread, come on top.
+// for files (a mebibyte) and the kernels' workspace (on the CPU packed keys and
+// partial sums, up to 128 MiB, and a few mebibytes a thread) come on top.
 func (j *Job) Memory(rank int, s Shape, backward bool) int64 {
 	tokens := int64(j.Batch.Order(rank).Tokens)
 	heads, dims := int64(s.Heads), int64(s.Heads)*int64(s.HeadDim)
