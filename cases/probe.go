@@ -94,20 +94,20 @@ func (p *Probe) Check(tensor, dtype string, b, head, pos int, got []float32) err
 
 func in(s segments.Span, i int) bool { return s.Start <= i && i < s.End }
 
-// Head sizes that E4 names: each is within tolerance of float64 or refused before
-// anything is launched, naming it and the supported ones; S = 130, H = 2/1, two
-// ranks, every dtype.
+// HeadDims are E4's: each is within tolerance of float64 or refused before anything
+// is launched, naming it and the supported ones; S = 130, H = 2/1, two ranks, every
+// dtype.
 var HeadDims = []int{63, 64, 72, 80, 96, 128, 160, 192, 256, 320, 512, 576}
 
-// SplitProbe is F1(b): a message split limit of SplitBytes gives the same bits as
-// no limit at H = 2/2, D = 64.
+// SplitBytes and SplitTokens are F1(b): such a limit on the size of messages gives
+// the same bits as no limit, at H = 2/2, D = 64.
 const (
 	SplitBytes  = 1000
 	SplitTokens = 64
 )
 
-// BigChunkTokens is F1(a): of two ranks, f32, H = 16/16, D = 64, a chunk of K has
-// BigChunkBytes, more than fit into an int32.
+// BigChunkTokens is the length of F1(a): over two ranks, f32, H = 16/16, D = 64, a
+// chunk of K has BigChunkBytes, more than fit into an int32.
 const (
 	BigChunkTokens = 1_048_578
 	BigChunkBytes  = BigChunkTokens / 2 * 16 * 64 * 4

@@ -1,12 +1,12 @@
 // cpu.c: the CPU's table of functions: checks arguments, enqueues, returns.
 #define _POSIX_C_SOURCE 200809L
+#include "cpu.h"
+
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-
-#include "cpu.h"
 
 struct rattn_ctx {
   rattn_queue *queue;
@@ -72,7 +72,8 @@ double rattn_cpu_peak(const char *name) {
     sink = sink + isa->fma(iterations);
     clock_gettime(CLOCK_MONOTONIC, &b);
     double s = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
-    if (s > 0 && (double)iterations * isa->fma_flops / s > best) best = (double)iterations * isa->fma_flops / s;
+    if (s > 0 && (double)iterations * isa->fma_flops / s > best)
+      best = (double)iterations * isa->fma_flops / s;
   }
   return best;
 }
@@ -102,7 +103,9 @@ static void cpu_close(rattn_ctx *ctx) {
 static const char *cpu_name(rattn_ctx *ctx) { return ctx->name; }
 static const char *cpu_error(rattn_ctx *ctx) { return ctx ? ctx->error : open_error; }
 
-static int32_t cpu_sync(rattn_ctx *ctx) { return rattn_queue_sync(ctx->queue, ctx->error, sizeof ctx->error); }
+static int32_t cpu_sync(rattn_ctx *ctx) {
+  return rattn_queue_sync(ctx->queue, ctx->error, sizeof ctx->error);
+}
 
 // Large pieces start on a page, and no page is touched: the first writer's NUMA
 // node gets it.
@@ -122,7 +125,8 @@ static void cpu_free(rattn_ctx *ctx, void *p) {
 
 static int32_t cpu_copy(rattn_ctx *ctx, void *dst, const void *src, int64_t bytes) {
   if (bytes < 0) return fail(ctx, RATTN_ERR_ARG, "size is %lld bytes", (long long)bytes);
-  if (bytes && (!dst || !src)) return fail(ctx, RATTN_ERR_ARG, "null pointer for %lld bytes", (long long)bytes);
+  if (bytes && (!dst || !src))
+    return fail(ctx, RATTN_ERR_ARG, "null pointer for %lld bytes", (long long)bytes);
   int32_t status = cpu_sync(ctx);
   if (status == RATTN_OK && bytes) memcpy(dst, src, (size_t)bytes);
   return status;
@@ -186,7 +190,8 @@ static int32_t cpu_backward(rattn_ctx *ctx, const rattn_backward_args *a) {
   int32_t status = check_shape(ctx, &a->shape);
   if (status == RATTN_OK) status = check_rows(ctx, &a->rows, a->tokens);
   if (status != RATTN_OK) return status;
-  if (a->rows.n && (!a->q || !a->dout || !a->lse || !a->delta || !a->dq || (a->tokens && (!a->kv || !a->dkv))))
+  if (a->rows.n &&
+      (!a->q || !a->dout || !a->lse || !a->delta || !a->dq || (a->tokens && (!a->kv || !a->dkv))))
     return null_tensor(ctx, &a->shape, a->rows.n, a->tokens);
   rattn_op op = {.kind = RATTN_OP_BACKWARD, .backward = *a};
   rattn_queue_add(ctx->queue, &op);

@@ -74,20 +74,20 @@ struct rattn_job {
   rattn_rows rows;
   const void *q, *kv, *dout;  // dout is NULL in a forward
   int first;
-  int64_t group;                // query heads of a KV head
-  int64_t width;                // head_dim rounded up to whole panels
-  int64_t row_count;            // rows.n * group
-  int64_t tile_rows, tiles;     // rows of a tile; tiles of a KV head
-  int64_t parts;                // backward: tasks of a head, each with its own dk, dv
-  int64_t key_begin, key_end;   // the keys that any row sees
+  int64_t group;               // query heads of a KV head
+  int64_t width;               // head_dim rounded up to whole panels
+  int64_t row_count;           // rows.n * group
+  int64_t tile_rows, tiles;    // rows of a tile; tiles of a KV head
+  int64_t parts;               // backward: tasks of a head, each with its own dk, dv
+  int64_t key_begin, key_end;  // the keys that any row sees
   int64_t block_keys, block_heads;
 
   // The current phase.
   enum { RATTN_PACK, RATTN_ATTEND, RATTN_REDUCE, RATTN_PHASES } phase;
-  int64_t head0, heads;        // KV heads [head0, head0 + heads)
-  int64_t key0, keys;          // keys [key0, key0 + keys)
-  int64_t key_tiles;           // of the block
-  int first_block;             // nothing of this call was folded into these heads yet
+  int64_t head0, heads;  // KV heads [head0, head0 + heads)
+  int64_t key0, keys;    // keys [key0, key0 + keys)
+  int64_t key_tiles;     // of the block
+  int first_block;       // nothing of this call was folded into these heads yet
   rattn_task *run;
 
   // Packed keys and values of the block, for (head, key tile) at

@@ -44,11 +44,6 @@ INLINE vf v_from_bf16(const uint16_t *p) {
 }
 INLINE vf v_from_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 
-#include "cpu_product.inc.h"
-#include "cpu_pack.inc.h"
-#include "cpu_tile.inc.h"
-#include "cpu_forward.inc.h"
-#include "cpu_backward.inc.h"
 #include "cpu_table.inc.h"
 
 #if defined(__clang__)

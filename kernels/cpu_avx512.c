@@ -45,11 +45,6 @@ INLINE vf v_from_bf16(const uint16_t *p) {
 }
 INLINE vf v_from_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 
-#include "cpu_product.inc.h"
-#include "cpu_pack.inc.h"
-#include "cpu_tile.inc.h"
-#include "cpu_forward.inc.h"
-#include "cpu_backward.inc.h"
 #include "cpu_table.inc.h"
 
 #if defined(__clang__)

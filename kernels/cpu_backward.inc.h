@@ -8,6 +8,10 @@
 // takes the tiles part, part + parts, ... (which evens out a causal mask) into its
 // own partial sums, and the reduce phase adds the partials in order. The number of
 // parts follows from the shape, so the result does not depend on who ran what.
+#ifndef RATTN_CPU_BACKWARD_INC_H
+#define RATTN_CPU_BACKWARD_INC_H
+
+#include "cpu_tile.inc.h"
 
 // Turns scores and dout.v of block b into p and ds, 0 where a row does not see a key.
 static void gradient_block(rattn_tile *t, int64_t b, int64_t key) {
@@ -113,3 +117,5 @@ static void reduce_task(const rattn_job *job, float *workspace, int64_t task) {
     }
   }
 }
+
+#endif

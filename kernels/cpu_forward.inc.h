@@ -4,6 +4,10 @@
 // A row carries its running maximum m, l = sum exp(s - m) and acc = sum exp(s - m)
 // v. Folding into what is there needs no merge: a row with a result starts from
 // m = lse, l = 1, acc = out. No exponent is ever positive, so nothing overflows.
+#ifndef RATTN_CPU_FORWARD_INC_H
+#define RATTN_CPU_FORWARD_INC_H
+
+#include "cpu_tile.inc.h"
 
 // Turns the scores of block b into p = exp(s - m), over the vectors that cover
 // what the block sees, and takes them into m and l; p is 0 where a row sees nothing.
@@ -90,3 +94,5 @@ static void forward_task(const rattn_job *job, float *workspace, int64_t task) {
   }
   for (int64_t m = 0; m < t.rows; m++) store_running(job, &t, head, m);
 }
+
+#endif

@@ -1,34 +1,42 @@
 // cpu_pack.inc.h: elements of any dtype to floats, and into the panels that the
 // products read.
+#ifndef RATTN_CPU_PACK_INC_H
+#define RATTN_CPU_PACK_INC_H
+
+#include "cpu_product.inc.h"
+
+INLINE vf load_elements(const void *src, int64_t at, int dtype) {
+  if (dtype == RATTN_F32) return v_load((const float *)src + at);
+  const uint16_t *p = (const uint16_t *)src + at;
+  return dtype == RATTN_BF16 ? v_from_bf16(p) : v_from_f16(p);
+}
 
 // dst[0 : n] = scale * elements [at, at + n) of src as floats. Returns whether any
-// is Inf or NaN.
+// is Inf or NaN, which times 0 is NaN.
+INLINE int load_row_as(float *dst, const void *src, int64_t at, int64_t n, int dtype, float scale) {
+  vf factor = v_set1(scale), zeros = v_set1(0);
+  int64_t i = 0;
+  for (; i + VL <= n; i += VL) {
+    vf x = load_elements(src, at + i, dtype) * factor;
+    v_store(dst + i, x);
+    zeros = v_fma(x, v_set1(0), zeros);
+  }
+  if (i < n) {
+    float rest[VL] = {0};
+    size_t size = dtype == RATTN_F32 ? 4 : 2;
+    memcpy(rest, (const char *)src + (size_t)(at + i) * size, (size_t)(n - i) * size);
+    vf x = load_elements(rest, 0, dtype) * factor;
+    v_store(rest, x);
+    memcpy(dst + i, rest, (size_t)(n - i) * sizeof(float));
+    zeros = v_fma(x, v_set1(0), zeros);
+  }
+  return v_sum(zeros) != 0;
+}
+
 static int load_row(float *dst, const void *src, int64_t at, int64_t n, int dtype, float scale) {
-  int64_t i = 0, whole = n / VL * VL;
-  vf factor = v_set1(scale);
-  if (dtype == RATTN_F32) {
-    const float *p = (const float *)src + at;
-    for (; i < whole; i += VL) v_store(dst + i, v_load(p + i) * factor);
-    for (; i < n; i++) dst[i] = p[i] * scale;
-  } else {
-    const uint16_t *p = (const uint16_t *)src + at;
-    int bf16 = dtype == RATTN_BF16;
-    for (; i < whole; i += VL) v_store(dst + i, (bf16 ? v_from_bf16(p + i) : v_from_f16(p + i)) * factor);
-    if (i < n) {
-      uint16_t rest[VL] = {0};
-      float last[VL];
-      memcpy(rest, p + i, (size_t)(n - i) * sizeof *p);
-      v_store(last, (bf16 ? v_from_bf16(rest) : v_from_f16(rest)) * factor);
-      memcpy(dst + i, last, (size_t)(n - i) * sizeof *dst);
-    }
-  }
-  uint32_t odd = 0;
-  for (i = 0; i < n; i++) {
-    uint32_t bits;
-    memcpy(&bits, dst + i, sizeof bits);
-    odd |= (bits & 0x7f800000) == 0x7f800000;
-  }
-  return (int)odd;
+  if (dtype == RATTN_F32) return load_row_as(dst, src, at, n, RATTN_F32, scale);
+  if (dtype == RATTN_BF16) return load_row_as(dst, src, at, n, RATTN_BF16, scale);
+  return load_row_as(dst, src, at, n, RATTN_F16, scale);
 }
 
 // Columns: rows[count][n] to panel[n][size], rows past count are 0.
@@ -107,3 +115,5 @@ static void add_task(const rattn_job *job, float *workspace, int64_t task) {
   const float *src = job->op.add.src;
   for (; i < end; i++) dst[i] += src[i];
 }
+
+#endif

@@ -14,6 +14,7 @@
 enum {
   PANEL_FLOATS = 8 << 20,     // bound on packed keys and values of a block (32 MiB)
   PARTIAL_FLOATS = 16 << 20,  // bound on partial dk, dv (64 MiB)
+  TILE_ROWS = 96,             // rows of a tile, so that a pass over packed keys is worth it
   MIN_KEYS = 768,             // keys of a block if there are as many, before more heads are taken
   BACKWARD_TASKS = 64,        // tasks wanted in a backward phase: enough to feed that many threads
   PART_ROWS = 192,            // rows of a part at least, or partial sums cost more than they spare
@@ -43,13 +44,6 @@ static int find_keys(rattn_job *job, int64_t tokens, char *text, size_t size) {
   return 1;
 }
 
-// Rows of a tile: many, so that a pass over packed keys is worth it, but few
-// enough for the tile's own arrays to stay in the second-level cache.
-static int64_t tile_rows(const rattn_isa *isa, int64_t dim, int backward) {
-  int64_t blocks = dim <= (backward ? 96 : 160) ? 96 : 48;
-  return round_up(blocks, isa->block);
-}
-
 static int64_t begin_attention(rattn_job *job, int64_t tokens, char *text, size_t size) {
   const rattn_isa *isa = job->isa;
   if (!find_keys(job, tokens, text, size)) return -RATTN_ERR_ARG;
@@ -58,7 +52,7 @@ static int64_t begin_attention(rattn_job *job, int64_t tokens, char *text, size_
   job->width = round_up(dim, isa->panel);
   // Where no row sees a key there is nothing to do, unless rows are to be written.
   job->row_count = job->key_end == 0 && !job->first ? 0 : job->rows.n * job->group;
-  job->tile_rows = tile_rows(isa, dim, job->dout != NULL);
+  job->tile_rows = round_up(TILE_ROWS, isa->block);
   job->tiles = ceil_div(job->row_count, job->tile_rows);
 
   // A block has up to MIN_KEYS keys of as many heads as fit, then more keys.

@@ -61,9 +61,4 @@ INLINE vf v_from_f16(const uint16_t *p) {
   return x;
 }
 
-#include "cpu_product.inc.h"
-#include "cpu_pack.inc.h"
-#include "cpu_tile.inc.h"
-#include "cpu_forward.inc.h"
-#include "cpu_backward.inc.h"
 #include "cpu_table.inc.h"

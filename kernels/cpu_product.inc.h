@@ -10,6 +10,8 @@
 // columns. B comes in panels [N / NR][K][NR], so that a block reads it in order.
 // A is read one element at a time and broadcast; it comes in one of three forms,
 // which differ in the two strides alone.
+#ifndef RATTN_CPU_PRODUCT_INC_H
+#define RATTN_CPU_PRODUCT_INC_H
 
 enum {
   NV = NR / VL,
@@ -18,24 +20,27 @@ enum {
   LD = NB + 16,
 };
 
+// Accumulators are in registers only if every loop over them is unrolled.
+#define UNROLL _Pragma("GCC unroll 32")
+
 // C block (+)= A B over depth steps. Element (r, k) of A is a[r * a_row + k * a_step].
 INLINE void product_block(int64_t depth, const float *a, int64_t a_row, int64_t a_step, const float *b,
                           float *c, int64_t c_row, int add) {
   vf acc[MR][NV];
-  for (int r = 0; r < MR; r++)
-    for (int v = 0; v < NV; v++) acc[r][v] = add ? v_load(c + r * c_row + v * VL) : v_set1(0);
+  UNROLL for (int r = 0; r < MR; r++) UNROLL for (int v = 0; v < NV; v++) acc[r][v] =
+      add ? v_load(c + r * c_row + v * VL) : v_set1(0);
   for (int64_t k = 0; k < depth; k++) {
     vf bk[NV];
-    for (int v = 0; v < NV; v++) bk[v] = v_load(b + v * VL);
-    for (int r = 0; r < MR; r++) {
+    UNROLL for (int v = 0; v < NV; v++) bk[v] = v_load(b + v * VL);
+    UNROLL for (int r = 0; r < MR; r++) {
       vf ar = v_set1(a[r * a_row]);
-      for (int v = 0; v < NV; v++) acc[r][v] = v_fma(ar, bk[v], acc[r][v]);
+      UNROLL for (int v = 0; v < NV; v++) acc[r][v] = v_fma(ar, bk[v], acc[r][v]);
     }
     a += a_step;
     b += NR;
   }
-  for (int r = 0; r < MR; r++)
-    for (int v = 0; v < NV; v++) v_store(c + r * c_row + v * VL, acc[r][v]);
+  UNROLL for (int r = 0; r < MR; r++) UNROLL for (int v = 0; v < NV; v++)
+      v_store(c + r * c_row + v * VL, acc[r][v]);
 }
 
 // S = Q K^T and dP = dO V^T: A is packed [depth][MR], C a block of a score tile.
@@ -101,11 +106,14 @@ static float v_most(vf x) {
 // the latency, nothing else.
 static double fma_loop(int64_t iterations) {
   vf acc[FMA_CHAINS];
-  for (int i = 0; i < FMA_CHAINS; i++) acc[i] = v_set1((float)i);
+  UNROLL for (int i = 0; i < FMA_CHAINS; i++) acc[i] = v_set1((float)i);
   vf a = v_set1(0.999f), b = v_set1(0.001f);
-  for (int64_t k = 0; k < iterations; k++)
-    for (int i = 0; i < FMA_CHAINS; i++) acc[i] = v_fma(acc[i], a, b);
+  for (int64_t k = 0; k < iterations; k++) {
+    UNROLL for (int i = 0; i < FMA_CHAINS; i++) acc[i] = v_fma(acc[i], a, b);
+  }
   vf sum = v_set1(0);
-  for (int i = 0; i < FMA_CHAINS; i++) sum = sum + acc[i];
+  UNROLL for (int i = 0; i < FMA_CHAINS; i++) sum = sum + acc[i];
   return (double)v_sum(sum);
 }
+
+#endif

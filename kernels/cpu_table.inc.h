@@ -1,4 +1,9 @@
 // cpu_table.inc.h: the instruction set's entry in the dispatch table.
+#ifndef RATTN_CPU_TABLE_INC_H
+#define RATTN_CPU_TABLE_INC_H
+
+#include "cpu_backward.inc.h"
+#include "cpu_forward.inc.h"
 
 const rattn_isa ISA = {
     .name = ISA_NAME,
@@ -15,3 +20,5 @@ const rattn_isa ISA = {
     .fma = fma_loop,
     .fma_flops = 2.0 * VL * FMA_CHAINS,
 };
+
+#endif

@@ -7,6 +7,10 @@
 // that does not see a key has p = ds = 0 there, which adds nothing unless the other
 // factor is Inf or NaN; a block with such rows is ragged, and where it meets a tile
 // marked odd its products are done row by row over exactly what each row sees.
+#ifndef RATTN_CPU_TILE_INC_H
+#define RATTN_CPU_TILE_INC_H
+
+#include "cpu_pack.inc.h"
 
 typedef struct {
   int64_t row0, rows, blocks;  // rows [row0, row0 + rows) of the job, in blocks of MR
@@ -143,7 +147,8 @@ static void all_scores(const rattn_tile *t, const float *a, const float *b, int6
 }
 
 // acc[rows][width] += w b: w a score tile, b a key tile's rows in panels.
-static void add_over_keys(rattn_tile *t, const float *w, const float *b, int64_t key, int64_t width, int odd) {
+static void add_over_keys(rattn_tile *t, const float *w, const float *b, int64_t key, int64_t width,
+                          int odd) {
   for (int64_t d = 0; d < width && !odd; d += NR)
     for (int64_t i = 0; i < t->blocks; i++)
       if (t->from[i] < t->to[i])
@@ -179,3 +184,5 @@ static void add_over_rows(const rattn_job *job, const rattn_tile *t, const float
                    grad + n * width + d, width);
   }
 }
+
+#endif

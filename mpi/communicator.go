@@ -52,7 +52,7 @@ func (c *Communicator) Free(p unsafe.Pointer) { C.rmpi_free(p) }
 // Irecv starts a receive of exactly bytes bytes: MPI_Irecv of each piece.
 func (c *Communicator) Irecv(p unsafe.Pointer, bytes int64, peer, tag int) (ring.Request, error) {
 	if !c.valid(p, bytes, peer, tag) {
-		return 0, c.invalid("receive from", p, bytes, peer, tag)
+		return 0, c.invalid(opReceive, p, bytes, peer, tag)
 	}
 	r := C.rmpi_irecv(p, C.int64_t(bytes), C.int(peer), C.int(tag))
 	if r == 0 {
@@ -64,7 +64,7 @@ func (c *Communicator) Irecv(p unsafe.Pointer, bytes int64, peer, tag int) (ring
 // Isend starts a send: MPI_Isend of each piece.
 func (c *Communicator) Isend(p unsafe.Pointer, bytes int64, peer, tag int) (ring.Request, error) {
 	if !c.valid(p, bytes, peer, tag) {
-		return 0, c.invalid("send to", p, bytes, peer, tag)
+		return 0, c.invalid(opSend, p, bytes, peer, tag)
 	}
 	r := C.rmpi_isend(p, C.int64_t(bytes), C.int(peer), C.int(tag))
 	if r == 0 {

@@ -58,6 +58,11 @@ func pieceBytes(lookup Lookup) (int64, error) {
 var ErrNoMPI = errors.New("mpi: this binary was built without MPI: build it with `make MPICC=mpicc` " +
 	"(go build -tags mpi), or give --ranks N to run in one process")
 
+const (
+	opReceive = "receive from"
+	opSend    = "send to"
+)
+
 // Error is a failure that MPI reported. The job can only be aborted after it.
 type Error struct {
 	Rank  int
@@ -72,7 +77,11 @@ type Error struct {
 func (e *Error) Error() string {
 	what := e.Op
 	if e.Peer >= 0 {
-		what = fmt.Sprintf("%s rank %d, tag %d: wanted %d bytes", e.Op, e.Peer, e.Tag, e.Bytes)
+		verb := "wanted"
+		if e.Op == opSend {
+			verb = "sent"
+		}
+		what = fmt.Sprintf("%s rank %d, tag %d: %s %d bytes", e.Op, e.Peer, e.Tag, verb, e.Bytes)
 	}
 	if e.Class == "" {
 		return fmt.Sprintf("mpi: rank %d: %s, %s", e.Rank, what, e.Text)

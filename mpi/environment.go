@@ -19,7 +19,7 @@ var pmixServers = []string{
 // checkEnvironment finds the cases, seen with Open MPI 4.1 and MPICH 4.0, in
 // which MPI_Init aborts: Open MPI in a step of SLURM without a PMIx server, and
 // MPICH with a PMI_FD that is no connection.
-func checkEnvironment(lookup Lookup, isSocket func(fd int) bool, openMPI, mpich bool) error {
+func checkEnvironment(lookup Lookup, isConnection func(fd int) bool, openMPI, mpich bool) error {
 	set := func(names ...string) bool {
 		for _, name := range names {
 			if _, ok := lookup(name); ok {
@@ -35,7 +35,7 @@ func checkEnvironment(lookup Lookup, isSocket func(fd int) bool, openMPI, mpich 
 			"or give --ranks N to run in this one process%s", ErrLauncher, said(LaunchedFrom(lookup)))
 	}
 	if text, ok := lookup("PMI_FD"); mpich && ok {
-		if fd, err := strconv.Atoi(text); err != nil || fd < 0 || !isSocket(fd) {
+		if fd, err := strconv.Atoi(text); err != nil || fd < 0 || !isConnection(fd) {
 			return fmt.Errorf("mpi: %w: PMI_FD=%s is no connection to a launcher, and MPI_Init of MPICH aborts on it; "+
 				"start it with mpiexec or srun --mpi=pmi2, or unset PMI_FD%s", ErrLauncher, text, said(LaunchedFrom(lookup)))
 		}
@@ -51,7 +51,12 @@ func said(l Launch) string {
 	return fmt.Sprintf(" (the launcher says %d ranks, %s=%d; MPI would find 1)", l.Size, l.SizeVar, l.Size)
 }
 
-func isSocket(fd int) bool {
+// isConnection reports whether fd is open and a socket or a pipe.
+func isConnection(fd int) bool {
 	var s syscall.Stat_t
-	return syscall.Fstat(fd, &s) == nil && s.Mode&syscall.S_IFMT == syscall.S_IFSOCK
+	if syscall.Fstat(fd, &s) != nil {
+		return false
+	}
+	kind := s.Mode & syscall.S_IFMT
+	return kind == syscall.S_IFSOCK || kind == syscall.S_IFIFO
 }

@@ -97,15 +97,19 @@ var ErrWorldSize = errors.New("launcher and MPI do not agree on the number of ra
 
 // CheckWorld compares the number of ranks that found each other, worldSize, with
 // the launcher's. Without MPI worldSize is 1: each process is alone. ranksFlag
-// says that --ranks was given, which runs all ranks in this process: allowed in
-// a bare allocation, but not in a launched job of several processes.
+// says that --ranks was given, which runs all ranks in this process, however
+// many: allowed in a bare allocation, but not in a launched job of several
+// processes; worldSize does not matter then.
 func (l Launch) CheckWorld(worldSize int, ranksFlag bool) error {
-	if l.Size == 0 || l.Size == worldSize || l.Bare && ranksFlag {
-		return nil
-	}
 	if ranksFlag {
+		if l.Size <= 1 || l.Bare {
+			return nil
+		}
 		return fmt.Errorf("mpi: %w: the launcher started %d processes (%s=%d) and --ranks runs all ranks inside one: "+
 			"leave --ranks out, or start one process", ErrWorldSize, l.Size, l.SizeVar, l.Size)
+	}
+	if l.Size == 0 || l.Size == worldSize {
+		return nil
 	}
 	return fmt.Errorf("mpi: %w: the launcher says %d (%s=%d), MPI says %d: %s",
 		ErrWorldSize, l.Size, l.SizeVar, l.Size, worldSize, l.cause(worldSize, Built, isOpenMPI(), isMPICH()))
@@ -117,10 +121,10 @@ func (l Launch) cause(worldSize int, built, openMPI, mpich bool) string {
 	case l.Bare:
 		return "inside an allocation, but not started by srun or mpirun; " +
 			"start it with one of them, or give --ranks N to run in this one process"
-	case !built:
-		return "this binary was built without MPI, so each process is alone; build it with `make MPICC=mpicc`"
 	case worldSize > 1:
 		return "the variable may be left over from an outer job; unset it"
+	case !built:
+		return "this binary was built without MPI, so each process is alone; build it with `make MPICC=mpicc`"
 	case l.SizeVar == "OMPI_COMM_WORLD_SIZE" && mpich:
 		return "mpirun of Open MPI started an MPICH program, so each process is alone; use MPICH's mpiexec"
 	case l.SizeVar == "PMI_SIZE" && openMPI:

@@ -71,7 +71,7 @@ static int local_ranks(rmpi_world *w) {
   return MPI_Comm_free(&local);
 }
 
-int rmpi_init(int64_t bytes, rmpi_world *w) {
+int rmpi_start(int64_t bytes, rmpi_world *w) {
   piece_bytes = bytes;
   int level, rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
   if (rc != MPI_SUCCESS) return fail(rc);
@@ -94,7 +94,7 @@ int rmpi_init(int64_t bytes, rmpi_world *w) {
   return RMPI_OK;
 }
 
-int rmpi_finalize(void) {
+int rmpi_stop(void) {
   int rc = MPI_Comm_free(&comm);
   if (rc == MPI_SUCCESS) rc = MPI_Finalize();
   return rc == MPI_SUCCESS ? RMPI_OK : fail(rc);

@@ -35,20 +35,20 @@ typedef struct {
 
 const rmpi_failure *rmpi_last_failure(void);
 
-// rmpi_prepare sets in the environment what MPI_Init is to find there. rmpi_init
+// rmpi_prepare sets in the environment what MPI_Init is to find there. rmpi_start
 // starts MPI and a communicator of its own, whose messages are cut into pieces
-// of piece_bytes. rmpi_finalize ends MPI.
+// of piece_bytes. rmpi_stop ends MPI.
 void rmpi_prepare(void);
-int rmpi_init(int64_t piece_bytes, rmpi_world *world);
-int rmpi_finalize(void);
+int rmpi_start(int64_t piece_bytes, rmpi_world *world);
+int rmpi_stop(void);
 void rmpi_abort(int code);
 
-// Names of the library, "" if unknown; they may be asked for before rmpi_init.
+// Names of the library, "" if unknown; they may be asked for before rmpi_start.
 void rmpi_library_version(char *text, int bytes);
 const char *rmpi_header_version(void);
 int rmpi_is_open_mpi(void);
 int rmpi_is_mpich(void);
-// rmpi_hostname needs rmpi_init, and so does rmpi_cuda_support, which returns
+// rmpi_hostname needs rmpi_start, and so does rmpi_cuda_support, which returns
 // what the library says of device pointers: 1 yes, 0 no, -1 it does not say.
 void rmpi_hostname(char *text, int bytes);
 int rmpi_cuda_support(void);

@@ -35,18 +35,18 @@ func Start() (*Communicator, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkEnvironment(os.LookupEnv, isSocket, isOpenMPI(), isMPICH()); err != nil {
+	if err := checkEnvironment(os.LookupEnv, isConnection, isOpenMPI(), isMPICH()); err != nil {
 		return nil, err
 	}
 	if !loaded("libucs.so") { // else it has read its variables, and would warn of a late one
 		C.rmpi_prepare()
 	}
-	if C.rmpi_init(C.int64_t(piece), &world) != C.RMPI_OK {
+	if C.rmpi_start(C.int64_t(piece), &world) != C.RMPI_OK {
 		return nil, lastError("MPI_Init_thread", -1)
 	}
 	if world.thread_level < ThreadFunneled {
 		return nil, fmt.Errorf("mpi: %s gives thread level MPI_THREAD_SINGLE; a Go program has several threads "+
-			"and needs MPI_THREAD_FUNNELED at least: use an MPI built with thread support", Version())
+			"and needs MPI_THREAD_FUNNELED at least: use an MPI built with thread support", Version()) //nolint:misspell // MPI's own name
 	}
 	started = &Communicator{rank: int(world.rank), size: int(world.size), tagMax: int(world.tag_ub)}
 	return started, nil
@@ -60,8 +60,8 @@ func Stop() error {
 	}
 	rank := started.rank
 	started = nil
-	if C.rmpi_finalize() != C.RMPI_OK {
-		return lastError("MPI_Finalize", rank)
+	if C.rmpi_stop() != C.RMPI_OK {
+		return lastError("MPI_Finalize", rank) //nolint:misspell // MPI's own name
 	}
 	return nil
 }
@@ -140,9 +140,9 @@ func lastError(op string, rank int) error {
 		return e
 	}
 	if op == "" {
-		e.Op = "receive from"
+		e.Op = opReceive
 		if f.is_send != 0 {
-			e.Op = "send to"
+			e.Op = opSend
 		}
 		e.Peer, e.Tag, e.Bytes = int(f.peer), int(f.tag), int64(f.bytes)
 		if f.code > 0 && f.got > 0 {

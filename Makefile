@@ -1,0 +1,128 @@
+# ringattn: `make help` lists the targets, `make info` what was found here.
+
+# The MPI compiler wrapper to build with: mpicc if there is one. Empty: without MPI.
+MPICC ?= $(shell command -v mpicc >/dev/null 2>&1 && echo mpicc)
+MPICC := $(MPICC)
+# The launcher that belongs to it: mpirun beside mpicc, mpirun.mpich beside mpicc.mpich.
+MPIRUN ?= $(if $(findstring mpicc,$(MPICC)),$(subst mpicc,mpirun,$(firstword $(MPICC))),$(if $(MPICC),mpirun))
+BIN     ?= bin/ringattn
+VERSION ?= 0.1.0-dev
+PREFIX  ?= /usr/local
+DESTDIR ?=
+GO      ?= go
+
+TAGS   := $(if $(MPICC),mpi)
+WITH   := scripts/mpi-env.sh '$(MPICC)'
+# The revision goes into the binary where git can tell it; a clone that belongs
+# to somebody else, or a tarball, has none.
+VCS    := $(if $(shell git rev-parse --verify HEAD 2>/dev/null),auto,false)
+BUILD  := $(GO) build -trimpath -buildvcs=$(VCS) -tags '$(TAGS)' -ldflags '-X ringattn/cmd.version=$(VERSION)'
+# setup may have brought MPI, so what there is is looked up again after it.
+AGAIN  := $(MAKE) --no-print-directory
+RUN    := MPIRUN='$(MPIRUN)' scripts
+# Built from source, once; it brings gofumpt v0.12.0 with it.
+LINT        := build/tools/golangci-lint
+LINT_MODULE := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+C_FILES      = $(wildcard */*.c */*.h */*.cu */*.cuh)
+SHELL_FILES  = .ci/run $(wildcard scripts/*.sh */*.sh hostfiles/*.sbatch)
+FUZZ_SECONDS ?= 60
+
+.DEFAULT_GOAL := all
+.NOTPARALLEL:
+.PHONY: all setup demo demo-run test test-run unit mpi-test e2e lint race fuzz fmt \
+	man completions install dist clean info help
+
+all: ## build the binary at BIN, with MPI where there is one
+	@$(if $(MPICC),echo "building with MPI: $(MPICC)", \
+	echo "building without MPI: mpicc was not found; make setup says how to get it (ranks of one process work: --ranks N)")
+	@mkdir -p $(dir $(BIN))
+	@$(WITH) $(BUILD) -o $(BIN) .
+	@echo "built $(BIN)"
+
+setup: ## find what is needed; as root, install what is missing with apt-get
+	@scripts/setup.sh
+
+demo: setup ## four ranks compute attention of a real tensor and check it
+	@$(AGAIN) demo-run
+
+demo-run: all
+	@$(RUN)/demo.sh $(abspath $(BIN))
+
+test: setup ## all tests that need no more than this machine
+	@$(AGAIN) test-run
+
+test-run: unit $(if $(MPICC),mpi-test) e2e
+
+unit: ## vet, and the Go tests, without MPI
+	$(GO) vet ./...
+	$(GO) test ./...
+
+mpi-test: ## the tests of package mpi, under the launcher
+	@$(if $(MPICC),,echo "mpi-test: no MPI was found; make setup says how to get it"; exit 3)
+	$(WITH) $(GO) vet -tags mpi ./...
+	@mkdir -p build
+	$(WITH) $(GO) test -c -tags mpi -o build/mpi.test ./mpi
+	$(RUN)/mpitest.sh build/mpi.test
+
+e2e: all ## the binary on files with known results, 1 to 8 ranks
+	$(RUN)/e2e.sh $(abspath $(BIN))
+	$(if $(MPIRUN),MPIRUN='$(MPIRUN)' RINGATTN_BIN=$(abspath $(BIN)) RINGATTN_MPIRUN=$(abspath scripts/mpirun.sh) \
+		$(GO) test -count=1 ./e2e)
+
+race: ## the Go tests under the race detector
+	$(GO) test -race ./...
+
+fuzz: ## each fuzz target in turn, FUZZ_SECONDS together
+	scripts/fuzz.sh $(FUZZ_SECONDS)
+
+lint: $(LINT) ## golangci-lint with gofumpt, clang-format, shellcheck
+	$(LINT) run
+	$(if $(MPICC),$(WITH) $(LINT) run --build-tags mpi)
+	clang-format --dry-run --Werror $(C_FILES)
+	shellcheck -x $(SHELL_FILES)
+
+fmt: $(LINT) ## format the Go and C files
+	$(LINT) fmt
+	clang-format -i $(C_FILES)
+
+$(LINT): Makefile
+	GOBIN=$(abspath $(dir $(LINT))) GOFLAGS= $(GO) install $(LINT_MODULE)
+	@touch $@
+
+man: all ## the man pages, in build/man
+	@rm -rf build/man
+	$(BIN) man build/man
+
+completions: all ## completions for bash, zsh and fish, in build/completions
+	@mkdir -p build/completions
+	$(BIN) completion bash >build/completions/ringattn.bash
+	$(BIN) completion zsh >build/completions/_ringattn
+	$(BIN) completion fish >build/completions/ringattn.fish
+
+install: man completions ## install below DESTDIR and PREFIX
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 \
+		$(DESTDIR)$(PREFIX)/share/bash-completion/completions \
+		$(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	install -m 755 $(BIN) $(DESTDIR)$(PREFIX)/bin/ringattn
+	install -m 644 build/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 build/completions/ringattn.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ringattn
+	install -m 644 build/completions/_ringattn $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+	install -m 644 build/completions/ringattn.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+
+dist: ## a tarball of HEAD with all Go modules in it, to build without a network
+	@rm -rf build/dist && mkdir -p build/dist
+	git archive --prefix=ringattn-$(VERSION)/ HEAD | tar -x -C build/dist
+	cd build/dist/ringattn-$(VERSION) && $(GO) mod vendor
+	tar -czf build/ringattn-$(VERSION).tar.gz -C build/dist ringattn-$(VERSION)
+	@echo "made build/ringattn-$(VERSION).tar.gz"
+
+clean: ## remove what was built
+	rm -rf bin build
+
+info: ## what was found here, and how to get what is missing
+	@MPICC='$(MPICC)' $(RUN)/info.sh
+
+help: ## this list
+	@echo "make TARGET [MPICC=mpicc.mpich] [BIN=path] [PREFIX=dir] [DESTDIR=dir] [VERSION=x]"
+	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## /\1: /p' Makefile | \
+		while IFS=: read -r target text; do printf '  %-12s %s\n' "$$target" "$$text"; done
