@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"strings"
 )
 
 // fact is one thing that all ranks must agree on.
@@ -46,6 +45,3 @@ func (w *world) agree(ctx context.Context, facts ...fact) error {
 	}
 	return nil
 }
-
-// commas joins words for a sentence.
-func commas(words []string) string { return strings.Join(words, ", ") }

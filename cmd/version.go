@@ -80,8 +80,10 @@ func newMan() *cobra.Command {
 		Use:    "man DIR",
 		Short:  "Write the man pages into a folder",
 		Hidden: true,
-		Args:   cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError("man needs a folder to write to")
+			}
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
 				return withCode(exitUsage, err)
 			}

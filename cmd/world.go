@@ -164,6 +164,11 @@ func (w *world) run(ctx context.Context, out io.Writer, body func(context.Contex
 	if err := w.chooseThreads(); err != nil {
 		return err
 	}
+	w.log.Debug().Str("launch", w.launch).Str("cpus", formatList(w.host.CPUs)).Int("threads", w.threads).Str("why", w.why).Msg("up")
+	if n := w.threads * w.sharers(); w.Rank() == 0 && n > w.host.CPULimit {
+		w.log.Warn().Msgf("%s of %s share %s: kernels and exchange will wait for each other",
+			plural(n, "thread"), plural(w.sharers(), "rank"), plural(w.host.CPULimit, "CPU"))
+	}
 	return body(ctx, w)
 }
 
