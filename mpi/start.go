@@ -104,7 +104,8 @@ func Hostname() string {
 func Version() string {
 	var text [512]C.char
 	C.rmpi_library_version(&text[0], C.int(len(text)))
-	library := strings.Join(strings.Fields(C.GoString(&text[0])), " ")
+	// Open MPI goes on with who packaged it and when.
+	library, _, _ := strings.Cut(strings.Join(strings.Fields(C.GoString(&text[0])), " "), ", ")
 	if library == "" {
 		library = "unknown MPI"
 	}
