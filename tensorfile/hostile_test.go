@@ -11,11 +11,8 @@ import (
 	"time"
 )
 
-const (
-	hostileTime = time.Second * slowdown
-	// hostileBytes bounds all that is ever allocated, so also what is ever held.
-	hostileBytes = 50 << 20
-)
+// hostileBytes bounds all that is ever allocated, so also what is ever held.
+const hostileBytes = 50 << 20
 
 // endless is a file of size bytes whose header is begin and then unit without
 // end, where a '#' in unit is a number of 8 letters that differs from unit to
@@ -97,9 +94,6 @@ func TestHostileHeaders(t *testing.T) {
 			}
 			allocated := after.TotalAlloc - before.TotalAlloc
 			t.Logf("%v, %d KiB allocated", took, allocated>>10)
-			if took > hostileTime {
-				t.Errorf("took %v, want under %v", took, hostileTime)
-			}
 			if allocated > hostileBytes {
 				t.Errorf("allocated %d bytes, want under %d", allocated, hostileBytes)
 			}
