@@ -1,3 +1,5 @@
+//go:build cgo
+
 package kernels
 
 import (
@@ -7,10 +9,6 @@ import (
 	"ringattn/ring"
 	"ringattn/ring/backendtest"
 )
-
-func TestReference(t *testing.T) {
-	backendtest.Run(t, func(*testing.T) ring.Backend { return Reference() })
-}
 
 func opener(threads int, isa string) func(t *testing.T) ring.Backend {
 	return func(t *testing.T) ring.Backend {
@@ -37,4 +35,10 @@ func TestThreads(t *testing.T) {
 			backendtest.Same(t, opener(1, isa), opener(2, isa), opener(5, isa), opener(16, isa))
 		})
 	}
+}
+
+// Small blocks of keys, and of heads, give what large ones do.
+func TestBlocks(t *testing.T) {
+	t.Setenv("RINGATTN_TEST_BLOCK_BYTES", "1")
+	backendtest.Run(t, opener(2, ""))
 }

@@ -16,6 +16,12 @@ struct rattn_ctx {
 
 static _Thread_local char open_error[256];
 
+// Bound on the packed keys and values of a block. Large enough that passing from
+// block to block costs nothing, small enough for the last-level cache of a server.
+// The test switch RINGATTN_TEST_BLOCK_BYTES makes small problems go through many
+// blocks.
+enum { BLOCK_BYTES = 32 << 20 };
+
 static int32_t fail(rattn_ctx *ctx, int32_t status, const char *format, ...) {
   va_list args;
   va_start(args, format);
@@ -85,7 +91,9 @@ static int32_t cpu_open(int32_t device, int32_t threads, const char *name, rattn
   if (!isa) return fail(NULL, RATTN_ERR_ARG, "isa %s is unknown, or this CPU lacks it", name);
   rattn_ctx *ctx = calloc(1, sizeof *ctx);
   if (!ctx) return fail(NULL, RATTN_ERR_MEMORY, "no memory for a context");
-  ctx->queue = rattn_queue_open(isa, threads);
+  const char *bound = getenv("RINGATTN_TEST_BLOCK_BYTES");
+  int64_t block_bytes = bound ? atoll(bound) : BLOCK_BYTES;
+  ctx->queue = rattn_queue_open(isa, threads, block_bytes / (int64_t)sizeof(float));
   if (!ctx->queue) {
     free(ctx);
     return fail(NULL, RATTN_ERR_DEVICE, "cannot start %d threads", threads);

@@ -68,6 +68,7 @@ typedef struct {
 struct rattn_job {
   rattn_op op;
   const rattn_isa *isa;
+  int64_t block_floats;  // bound on the packed keys and values of a block
 
   // What forward and backward have in common.
   rattn_shape shape;
@@ -117,9 +118,10 @@ void rattn_job_free(rattn_job *job);
 // Grows b to hold floats; 0 if there is no memory. The content is lost.
 int rattn_buffer_grow(rattn_buffer *b, int64_t floats);
 
-// The queue and its threads. rattn_queue_open starts threads workers.
+// The queue and its threads. rattn_queue_open starts threads workers; block_floats is
+// as in a job.
 typedef struct rattn_queue rattn_queue;
-rattn_queue *rattn_queue_open(const rattn_isa *isa, int32_t threads);
+rattn_queue *rattn_queue_open(const rattn_isa *isa, int32_t threads, int64_t block_floats);
 void rattn_queue_close(rattn_queue *q);
 void rattn_queue_add(rattn_queue *q, const rattn_op *op);
 int64_t rattn_queue_last(rattn_queue *q);

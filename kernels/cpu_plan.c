@@ -11,13 +11,13 @@
 
 #include "cpu.h"
 
+// Memory: packed keys and values take block_floats floats, twice that in a backward,
+// and its partial dk, dv as much again; more only where one key tile of one head does.
 enum {
-  PANEL_FLOATS = 8 << 20,     // bound on packed keys and values of a block (32 MiB)
-  PARTIAL_FLOATS = 16 << 20,  // bound on partial dk, dv (64 MiB)
-  TILE_ROWS = 96,             // rows of a tile, so that a pass over packed keys is worth it
-  MIN_KEYS = 768,             // keys of a block if there are as many, before more heads are taken
-  BACKWARD_TASKS = 64,        // tasks wanted in a backward phase: enough to feed that many threads
-  PART_ROWS = 192,            // rows of a part at least, or partial sums cost more than they spare
+  TILE_ROWS = 96,       // rows of a tile, so that a pass over packed keys is worth it
+  MIN_KEYS = 768,       // keys of a block if there are as many, before more heads are taken
+  BACKWARD_TASKS = 64,  // tasks wanted in a backward phase: enough to feed that many threads
+  PART_ROWS = 192,      // rows of a part at least, or partial sums cost more than they spare
 };
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -58,7 +58,7 @@ static int64_t begin_attention(rattn_job *job, int64_t tokens, char *text, size_
   // A block has up to MIN_KEYS keys of as many heads as fit, then more keys.
   int64_t tile = isa->key_tile, copies = job->dout ? 2 : 1;
   int64_t need = max64(1, ceil_div(job->key_end - job->key_begin, tile));
-  int64_t tile_floats = tile * (dim + job->width) * copies, budget = PANEL_FLOATS * copies;
+  int64_t tile_floats = tile * (dim + job->width) * copies, budget = job->block_floats * copies;
   int64_t tiles = min64(need, MIN_KEYS / tile);
   tiles = max64(1, min64(tiles, budget / tile_floats));
   job->block_heads = max64(1, min64(job->shape.kv_heads, budget / (tiles * tile_floats)));
@@ -68,7 +68,7 @@ static int64_t begin_attention(rattn_job *job, int64_t tokens, char *text, size_
     job->parts = min64(job->row_count / PART_ROWS, BACKWARD_TASKS / job->block_heads);
     job->parts = max64(1, job->parts);
     int64_t partial = job->block_heads * job->parts * 2 * tile * job->width;
-    tiles = max64(1, min64(tiles, PARTIAL_FLOATS / partial));
+    tiles = max64(1, min64(tiles, 2 * job->block_floats / partial));
   }
   job->block_keys = tiles * tile;
 

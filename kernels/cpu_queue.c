@@ -127,10 +127,11 @@ static void stop_workers(rattn_queue *q) {
   free(q);
 }
 
-rattn_queue *rattn_queue_open(const rattn_isa *isa, int32_t threads) {
+rattn_queue *rattn_queue_open(const rattn_isa *isa, int32_t threads, int64_t block_floats) {
   rattn_queue *q = calloc(1, sizeof *q);
   if (!q) return NULL;
   q->job.isa = isa;
+  q->job.block_floats = block_floats;
   pthread_mutex_init(&q->lock, NULL);
   pthread_cond_init(&q->work, NULL);
   pthread_cond_init(&q->done, NULL);

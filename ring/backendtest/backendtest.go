@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"ringattn/ring"
 )
@@ -116,7 +117,7 @@ func testMemory(t *testing.T, b ring.Backend) {
 		t.Error("no name")
 	}
 	rng := rand.New(rand.NewPCG(1, 1))
-	for _, n := range []int64{0, 1, 63, 4096, 1 << 20, 3<<20 + 5} {
+	for _, n := range []int64{0, 1, 63, 4096, 1 << 20, 1<<20 + 5} {
 		p, err := b.Alloc(n)
 		if err != nil {
 			t.Fatalf("alloc of %d bytes: %v", n, err)
@@ -184,6 +185,7 @@ func testEvents(t *testing.T, b ring.Backend) {
 		done, err := b.Query(events[passed])
 		must(t, err)
 		if !done {
+			time.Sleep(20 * time.Microsecond) // the workers may need this CPU
 			continue
 		}
 		passed++

@@ -16,7 +16,7 @@ func testShapes(t *testing.T, b ring.Backend) {
 			c := config{seed: uint64(n + 1), dtype: ring.DType(j), heads: groups[n%5][0], kvHeads: groups[n%5][1], dim: dim,
 				mask: mask(n) % maskKinds, chunks: 1 + n%3, before: n % 2 * 5, after: n % 3}
 			// Few pairs where heads and D are many.
-			c.queries = max(20, min(220, 30_000/(c.heads*dim)))
+			c.queries = max(20, min(220, 20_000/(c.heads*dim)))
 			c.keys = c.queries + 30*(n%4)
 			newProblem(c).check(t, b)
 		}
@@ -230,14 +230,14 @@ func testIsolation(t *testing.T, b ring.Backend) {
 	for _, m := range []mask{causal, documents, window, ragged} {
 		for i, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
 			for tensor := range 4 {
-				p := newProblem(config{seed: 600, dtype: ring.DType(i), heads: 2, kvHeads: 1, dim: 20, queries: 210, keys: 210,
+				p := newProblem(config{seed: 600, dtype: ring.DType(i), heads: 2, kvHeads: 1, dim: 9, queries: 210, keys: 210,
 					mask: m, chunks: 1 + i})
 				x := [][]float64{p.q, p.dout, p.k, p.v}[tensor]
 				for _, token := range []int{100, 173} {
 					size := len(x) / 210
 					x[token*size+tensor] = bad
 				}
-				want := p.solve()
+				want := p.solveOnce([3]any{p.config, tensor, i})
 				finite := 0
 				for _, y := range want.out {
 					if !math.IsNaN(y) && !math.IsInf(y, 0) {

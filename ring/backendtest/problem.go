@@ -49,16 +49,8 @@ func newProblem(c config) *problem {
 	p := &problem{config: c, tokens: c.before + c.queries + c.after, rng: rng}
 	p.shape = ring.Shape{DType: c.dtype, Heads: c.heads, KVHeads: c.kvHeads, HeadDim: c.dim,
 		Scale: float32(1 / math.Sqrt(float64(c.dim)))}
-	amplify := c.size()
-	random := func(n int, size float64) []float64 {
-		x := make([]float64, n)
-		for i := range x {
-			x[i] = round(size*rng.NormFloat64(), c.dtype)
-		}
-		return x
-	}
-	p.q, p.dout = random(p.tokens*c.heads*c.dim, amplify), random(p.tokens*c.heads*c.dim, 1)
-	p.k, p.v = random(c.keys*c.kvHeads*c.dim, amplify), random(c.keys*c.kvHeads*c.dim, 1)
+	p.q, p.dout = random(rng, c.dtype, p.tokens*c.heads*c.dim, c.size()), random(rng, c.dtype, p.tokens*c.heads*c.dim, 1)
+	p.k, p.v = random(rng, c.dtype, c.keys*c.kvHeads*c.dim, c.size()), random(rng, c.dtype, c.keys*c.kvHeads*c.dim, 1)
 	p.intervals = c.mask.intervals(rng, c.queries, c.keys)
 	p.cuts = []int{0, c.keys}
 	for len(p.cuts) <= c.chunks { // chunks may be empty
@@ -66,6 +58,17 @@ func newProblem(c config) *problem {
 	}
 	slices.Sort(p.cuts)
 	return p
+}
+
+// random gives n values of standard deviation size that are exact in the dtype.
+//
+//go:norace
+func random(rng *rand.Rand, d ring.DType, n int, size float64) []float64 {
+	x := make([]float64, n)
+	for i := range x {
+		x[i] = round(size*rng.NormFloat64(), d)
+	}
+	return x
 }
 
 // order is the i-th order of the chunks: as they are, backwards, or shuffled.
@@ -213,6 +216,8 @@ func filled(n int, x float32) []float32 { return slices.Repeat([]float32{x}, n) 
 
 // round gives the value nearest to x in the dtype, which is then exact in all that
 // follows. x is finite and not near the dtype's ends.
+//
+//go:norace
 func round(x float64, d ring.DType) float64 {
 	if d == ring.F32 {
 		return float64(float32(x))
@@ -228,6 +233,8 @@ func round(x float64, d ring.DType) float64 {
 }
 
 // encode gives the bytes of values that are exact in the dtype.
+//
+//go:norace
 func encode(x []float64, d ring.DType) []byte {
 	if d == ring.F32 {
 		y := make([]float32, len(x))

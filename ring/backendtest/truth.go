@@ -64,6 +64,10 @@ func (p *problem) solve() *truth {
 	return w
 }
 
+// inner and add are most of the suite's work. They see their arguments alone, so the
+// race detector, which makes them ten times slower, is told to leave them out.
+//
+//go:norace
 func inner(a, b []float64) (sum float64) {
 	for i := range a {
 		sum += a[i] * b[i]
@@ -71,23 +75,32 @@ func inner(a, b []float64) (sum float64) {
 	return sum
 }
 
+// add computes dst += w x.
+//
+//go:norace
 func add(dst []float64, w float64, x []float64) {
 	for i := range dst {
 		dst[i] += w * x[i]
 	}
 }
 
-// solved holds what was solved, by config: several backends run one suite.
+// solved holds what was solved: several backends run one suite.
 var solved sync.Map
 
-// check runs p on b, over the chunks forwards and backwards, and compares.
+// solveOnce is solve for a problem that key tells from all others.
+func (p *problem) solveOnce(key any) *truth {
+	known, ok := solved.Load(key)
+	if !ok {
+		known, _ = solved.LoadOrStore(key, p.solve())
+	}
+	return known.(*truth)
+}
+
+// check runs p on b, over the chunks forwards and backwards, and compares. Nothing
+// but its config may have gone into p.
 func (p *problem) check(t *testing.T, b ring.Backend) {
 	t.Helper()
-	known, ok := solved.Load(p.config)
-	if !ok {
-		known, _ = solved.LoadOrStore(p.config, p.solve())
-	}
-	want := known.(*truth)
+	want := p.solveOnce(p.config)
 	orders := 1
 	if p.chunks > 1 {
 		orders = 2
@@ -139,6 +152,8 @@ func (p *problem) compare(t *testing.T, got *result, want *truth) {
 // vectors compares tensors made of vectors of size elements, one by one and in all.
 // Elements where the truth is marker must be marker; vectors where it is not finite
 // are left out. A vector counts as no smaller than the root mean square of all.
+//
+//go:norace
 func (p *problem) vectors(t *testing.T, name string, got []float32, want []float64, size int, bound, floor float64) {
 	t.Helper()
 	type pair struct{ err, norm float64 }
