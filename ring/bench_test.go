@@ -3,6 +3,9 @@ package ring_test
 import (
 	"math"
 	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
 	"testing"
 
 	"ringattn/ring"
@@ -23,6 +26,20 @@ func BenchmarkPlans(b *testing.B) {
 		}
 		return []segments.Row{segments.NewRow(tokens, ids, nil, nil)}
 	}
+	text, err := os.ReadFile("../testdata/lengths/source-files.txt")
+	if err != nil {
+		b.Fatal(err)
+	}
+	lines := strings.Fields(string(text))
+	next := -1
+	fromFile := func() int {
+		next = (next + 1) % len(lines)
+		n, err := strconv.Atoi(lines[next])
+		if err != nil {
+			b.Fatal(err)
+		}
+		return n
+	}
 	scattered := make([]int64, tokens)
 	for i := range scattered {
 		scattered[i] = 1 + r.Int64N(10000)
@@ -35,8 +52,8 @@ func BenchmarkPlans(b *testing.B) {
 		rows []segments.Row
 	}{
 		{"one", []segments.Row{segments.SingleDocument(tokens)}},
-		{"documents=300", packed(lognormal(1100, 1.6))},
-		{"documents=6000", packed(lognormal(100, 1))},
+		{"source-files", packed(fromFile)},
+		{"lognormal:100:1", packed(lognormal(100, 1))},
 		{"scattered=10000", []segments.Row{segments.NewRow(tokens, scattered, nil, nil)}},
 	} {
 		for _, layout := range []segments.Layout{segments.Contiguous(tokens, ranks), segments.Zigzag(tokens, ranks)} {
@@ -61,7 +78,18 @@ func BenchmarkPlans(b *testing.B) {
 					}
 					b.ReportMetric(float64(steps), "steps")
 				}
+				b.ReportMetric(float64(documents(c.rows)), "documents")
 			})
 		}
 	}
+}
+
+func documents(rows []segments.Row) int {
+	n := 0
+	for _, r := range rows {
+		for _, d := range r.Docs {
+			n = max(n, d.Doc+1)
+		}
+	}
+	return n
 }
