@@ -1,6 +1,10 @@
 package ring
 
-import "ringattn/segments"
+import (
+	"slices"
+
+	"ringattn/segments"
+)
 
 // The ring schedule.
 //
@@ -25,8 +29,7 @@ type hop struct {
 	owner, from, to int
 	round           int           // = distance from owner to to
 	keys            segments.Span // what the message carries: for to and for those it feeds
-	grads           segments.Span // the tokens whose gradients to passes on, its own and those before
-	relayed         bool          // to gets the gradient sum of the rank just before it
+	grads           segments.Span // the tokens whose gradients to sums up, its own and those before
 }
 
 // kvSlots is how many chunks of others a rank holds at a time.
@@ -35,9 +38,9 @@ const kvSlots = 2
 // The gradient slots: two accumulators in turn, one for the sum that comes
 // along the ring, one for a sum that comes home meanwhile.
 const (
-	gradAcc0     = 1
-	gradRelay    = 3
-	gradHomecome = 4
+	gradAcc0  = 1
+	gradRelay = 3
+	gradHome  = 4
 )
 
 // route finds the hops of every chunk.
@@ -79,7 +82,6 @@ func (j *Job) route() {
 				}
 			}
 			if k > 0 && hops[k-1].round == n.dist-1 {
-				h.relayed = true
 				h.grads = h.grads.Hull(hops[k-1].grads)
 			}
 			hops[k] = h
@@ -123,115 +125,171 @@ func (j *Job) hop(owner, round int) (hop, bool) {
 	return hop{}, false
 }
 
-// ring yields the steps of one rank.
+// ring yields the steps of one rank: its own keys, and then a few phases a round.
 func (j *Job) ring(rank int, pass Pass, yield func(Step) bool) {
-	ranks := j.Ranks()
-	p := ringPlan{rank: rank, pass: pass, yield: yield, ok: true, busy: map[Slot]bool{}}
-	if n := j.Batch.Need(rank, rank); n.Pairs > 0 {
-		p.attend(OwnKV, OwnGrad, rank, n, 0)
+	p := ringPlan{
+		job: j, rank: rank, pass: pass, yield: yield, ok: true, busy: map[Slot]bool{},
+		sends: j.sends[rank], needs: j.needs[rank], held: [kvSlots]int{-1, -1},
 	}
-	held := [kvSlots]int{-1, -1} // the owners in the K/V slots
-	got := 0                     // chunks received
-	acc := 0                     // accumulators used
-	sends := j.sends[rank]
-	var before, now *hop // the hops to this rank of the last round and of this one
-	var beforeAcc, relay, home Slot
-	var homeHop hop
+	if n := j.Batch.Need(rank, rank); n.Pairs > 0 {
+		p.attend(Step{Slot: OwnKV, Acc: OwnGrad, Owner: rank}, n)
+	}
 	// Two rounds more than there are distances: the last gradients are sent, and
 	// come home, after the last chunk was attended to.
-	for round := 1; round <= ranks+1 && p.ok; round++ {
-		var here hop
-		now = nil
-		if got < len(j.needs[rank]) && j.needs[rank][got].dist == round {
-			here, _ = j.hop(j.needs[rank][got].owner, round)
-			now = &here
-		}
-		for ; len(sends) > 0 && sends[0].round == round; sends = sends[1:] {
-			h := sends[0]
-			slot := OwnKV
-			if h.owner != rank {
-				for i, owner := range held {
-					if owner == h.owner {
-						slot = Slot{N: 1 + i}
-					}
-				}
-			}
-			p.step(Step{Op: Send, Slot: slot, Peer: h.to, Owner: h.owner, Range: h.keys, Round: round})
-		}
-		var kv Slot
-		if now != nil {
-			held[got%kvSlots] = now.owner
-			kv = Slot{N: 1 + got%kvSlots}
-			p.wait(kv, round)
-			p.step(Step{Op: Recv, Slot: kv, Peer: now.from, Owner: now.owner, Range: now.keys, Round: round})
-		}
-		// What came in during the last round.
-		if relay.Grad {
-			p.add(beforeAcc, relay, before.owner, j.gradsBefore(*before), round)
-			relay = Slot{}
-		}
-		if home.Grad {
-			p.add(OwnGrad, home, rank, homeHop.grads, round)
-			home = Slot{}
-		}
-		var nowAcc Slot
-		if now != nil {
-			p.wait(kv, round)
-			if pass == Backward {
-				nowAcc = Slot{Grad: true, N: gradAcc0 + acc%2}
-				acc++
-				p.wait(nowAcc, round)
-				p.step(Step{Op: Zero, Slot: nowAcc, Owner: now.owner, Range: now.grads, Round: round})
-			}
-			p.attend(kv, nowAcc, now.owner, j.needs[rank][got].Need, round)
-			got++
-		}
+	for p.round = 1; p.round <= j.Ranks()+1 && p.ok; p.round++ {
+		p.sendKeys()
+		p.receiveKeys()
+		p.addGradients()
+		p.attendKeys()
 		if pass == Backward {
-			if before != nil {
-				p.wait(beforeAcc, round)
-				to := before.owner
-				if next, ok := j.hop(before.owner, round); ok {
-					to = next.to
-				}
-				p.step(Step{Op: Send, Slot: beforeAcc, Peer: to, Owner: before.owner, Range: before.grads, Round: round})
-			}
-			if now != nil && now.relayed {
-				relay = Slot{Grad: true, N: gradRelay}
-				p.wait(relay, round)
-				last, _ := j.hop(now.owner, round-1)
-				p.step(Step{Op: Recv, Slot: relay, Peer: last.to, Owner: now.owner, Range: last.grads, Round: round})
-			}
-			if h, ok := j.hop(rank, round-1); ok {
-				if _, passedOn := j.hop(rank, round); !passedOn {
-					homeHop = h
-					home = Slot{Grad: true, N: gradRelay}
-					if relay.Grad {
-						home.N = gradHomecome
-					}
-					p.wait(home, round)
-					p.step(Step{Op: Recv, Slot: home, Peer: h.to, Owner: rank, Range: h.grads, Round: round})
-				}
-			}
+			p.sendGradients()
+			p.receiveGradients()
 		}
-		before, beforeAcc = now, nowAcc
 	}
-	p.drain(ranks + 1)
+	p.drain()
 }
 
-// gradsBefore is the range of the gradient sum that reaches h.to from the rank
-// before it.
-func (j *Job) gradsBefore(h hop) segments.Span {
-	last, _ := j.hop(h.owner, h.round-1)
-	return last.grads
-}
-
-// ringPlan emits steps, and a Wait only for a slot that something still uses.
+// ringPlan is the state of one rank's plan while it is being made.
 type ringPlan struct {
+	job   *Job
 	rank  int
 	pass  Pass
+	round int
 	yield func(Step) bool
-	ok    bool
-	busy  map[Slot]bool
+	ok    bool          // yield wants more
+	busy  map[Slot]bool // something may still use it
+
+	sends []hop        // of keys, those to come
+	needs []need       // chunks to come
+	got   int          // chunks received
+	held  [kvSlots]int // whose chunks the slots have
+	now   *visit       // the chunk of this round, if there is one
+	last  *visit       // that of the last round
+	relay Slot         // where the gradient sum for now comes in; zero: none does
+	home  Slot         // where the sum of the rank's own chunk comes in
+	homed hop          // of the rank that sends it
+}
+
+// visit is a chunk of another rank at this one.
+type visit struct {
+	hop
+	kv, acc Slot
+}
+
+// sendKeys passes on, or hands out, what others attend to in this round.
+func (p *ringPlan) sendKeys() {
+	for ; len(p.sends) > 0 && p.sends[0].round == p.round; p.sends = p.sends[1:] {
+		h, slot := p.sends[0], OwnKV
+		if h.owner != p.rank {
+			slot = Slot{N: 1 + slices.Index(p.held[:], h.owner)}
+		}
+		p.step(Step{Op: Send, Slot: slot, Peer: h.to, Owner: h.owner, Range: h.keys})
+	}
+}
+
+// receiveKeys posts the receive of this round's chunk, once its slot is free.
+func (p *ringPlan) receiveKeys() {
+	p.last, p.now = p.now, nil
+	if len(p.needs) == 0 || p.needs[0].dist != p.round {
+		return
+	}
+	h, _ := p.job.hop(p.needs[0].owner, p.round)
+	i := p.got % kvSlots
+	p.held[i] = h.owner
+	p.now = &visit{hop: h, kv: Slot{N: 1 + i}}
+	if p.pass == Backward {
+		p.now.acc = Slot{Grad: true, N: gradAcc0 + p.got%2}
+	}
+	p.got++
+	p.wait(p.now.kv)
+	p.step(Step{Op: Recv, Slot: p.now.kv, Peer: h.from, Owner: h.owner, Range: h.keys})
+}
+
+// addGradients takes in the sums that came during the last round.
+func (p *ringPlan) addGradients() {
+	if p.relay.Grad {
+		before, _ := p.job.hop(p.last.owner, p.last.round-1)
+		p.wait(p.relay)
+		p.step(Step{Op: Add, Slot: p.relay, Acc: p.last.acc, Owner: p.last.owner, Range: before.grads})
+		p.relay = Slot{}
+	}
+	if p.home.Grad {
+		p.wait(p.home)
+		p.step(Step{Op: Add, Slot: p.home, Acc: OwnGrad, Owner: p.rank, Range: p.homed.grads})
+		p.home = Slot{}
+	}
+}
+
+// attendKeys attends to this round's chunk as soon as it is here.
+func (p *ringPlan) attendKeys() {
+	if p.now == nil {
+		return
+	}
+	p.wait(p.now.kv)
+	if p.pass == Backward {
+		p.wait(p.now.acc)
+		p.step(Step{Op: Zero, Slot: p.now.acc, Owner: p.now.owner, Range: p.now.grads})
+	}
+	p.attend(Step{Slot: p.now.kv, Acc: p.now.acc, Owner: p.now.owner}, p.needs[0].Need)
+	p.needs = p.needs[1:]
+}
+
+// sendGradients sends the sum of the last round on, or home.
+func (p *ringPlan) sendGradients() {
+	if p.last == nil {
+		return
+	}
+	to := p.last.owner
+	if next, ok := p.job.hop(p.last.owner, p.round); ok {
+		to = next.to
+	}
+	p.wait(p.last.acc)
+	p.step(Step{Op: Send, Slot: p.last.acc, Peer: to, Owner: p.last.owner, Range: p.last.grads})
+}
+
+// receiveGradients posts the receives of the sums that the ranks of the last
+// round send now: of the chunk that this rank has just begun with, and of its own.
+func (p *ringPlan) receiveGradients() {
+	if p.now != nil {
+		if before, ok := p.job.hop(p.now.owner, p.round-1); ok {
+			p.relay = Slot{Grad: true, N: gradRelay}
+			p.wait(p.relay)
+			p.step(Step{Op: Recv, Slot: p.relay, Peer: before.to, Owner: p.now.owner, Range: before.grads})
+		}
+	}
+	h, ok := p.job.hop(p.rank, p.round-1)
+	if _, passedOn := p.job.hop(p.rank, p.round); !ok || passedOn {
+		return
+	}
+	p.homed, p.home = h, Slot{Grad: true, N: gradRelay}
+	if p.relay.Grad {
+		p.home.N = gradHome
+	}
+	p.wait(p.home)
+	p.step(Step{Op: Recv, Slot: p.home, Peer: h.to, Owner: p.rank, Range: h.grads})
+}
+
+// drain waits for all that is left.
+func (p *ringPlan) drain() {
+	for n := range gradHome + 1 {
+		p.wait(Slot{N: n})
+		p.wait(Slot{Grad: true, N: n})
+	}
+}
+
+func (p *ringPlan) attend(s Step, n segments.Need) {
+	s.Op, s.Range, s.Pairs = Attend, n.Keys, n.Pairs
+	if p.pass == Forward {
+		s.Acc = Slot{}
+	}
+	p.step(s)
+}
+
+// wait is there only for a slot that something may still use.
+func (p *ringPlan) wait(s Slot) {
+	if p.busy[s] {
+		p.step(Step{Op: Wait, Slot: s})
+	}
 }
 
 func (p *ringPlan) step(s Step) {
@@ -246,32 +304,6 @@ func (p *ringPlan) step(s Step) {
 			p.busy[s.Acc] = true
 		}
 	}
+	s.Round = p.round
 	p.ok = p.yield(s)
-}
-
-// drain waits for all that is left.
-func (p *ringPlan) drain(round int) {
-	for n := range gradHomecome + 1 {
-		p.wait(Slot{N: n}, round)
-		p.wait(Slot{Grad: true, N: n}, round)
-	}
-}
-
-func (p *ringPlan) wait(s Slot, round int) {
-	if p.busy[s] {
-		p.step(Step{Op: Wait, Slot: s, Round: round})
-	}
-}
-
-func (p *ringPlan) attend(kv, acc Slot, owner int, n segments.Need, round int) {
-	s := Step{Op: Attend, Slot: kv, Owner: owner, Range: n.Keys, Pairs: n.Pairs, Round: round}
-	if p.pass == Backward {
-		s.Acc = acc
-	}
-	p.step(s)
-}
-
-func (p *ringPlan) add(acc, from Slot, owner int, tokens segments.Span, round int) {
-	p.wait(from, round)
-	p.step(Step{Op: Add, Slot: from, Acc: acc, Owner: owner, Range: tokens, Round: round})
 }
