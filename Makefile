@@ -29,12 +29,12 @@ FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all setup demo demo-run test test-run unit mpi-test e2e lint race fuzz fmt \
+.PHONY: all setup demo demo-run test test-run unit mpi-test e2e slurm-test lint race fuzz fmt \
 	man completions install dist clean info help
 
 all: ## build the binary at BIN, with MPI where there is one
 	@$(if $(MPICC),echo "building with MPI: $(MPICC)", \
-	echo "building without MPI: mpicc was not found; make setup says how to get it (ranks of one process work: --ranks N)")
+	echo "building without MPI: no mpicc, or MPICC is empty; ranks of one process work (--ranks N); make info says how to get one")
 	@mkdir -p $(dir $(BIN))
 	@$(WITH) $(BUILD) -o $(BIN) .
 	@echo "built $(BIN)"
@@ -59,7 +59,7 @@ unit: ## vet, and the Go tests, without MPI
 
 mpi-test: ## the tests of package mpi, under the launcher
 	@$(if $(MPICC),,echo "mpi-test: no MPI was found; make setup says how to get it"; exit 3)
-	$(WITH) $(GO) vet -tags mpi ./...
+	$(WITH) $(GO) vet -trimpath -tags mpi ./...
 	@mkdir -p build
 	$(WITH) $(GO) test -c -tags mpi -o build/mpi.test ./mpi
 	$(RUN)/mpitest.sh build/mpi.test
@@ -69,8 +69,13 @@ e2e: all ## the binary on files with known results, 1 to 8 ranks
 	$(if $(MPIRUN),MPIRUN='$(MPIRUN)' RINGATTN_BIN=$(abspath $(BIN)) RINGATTN_MPIRUN=$(abspath scripts/mpirun.sh) \
 		$(GO) test -count=1 ./e2e)
 
+slurm-test: ## the binary under a real SLURM of two virtual nodes here; needs root and both MPIs
+	@$(AGAIN) MPICC=mpicc.openmpi BIN=build/ringattn.openmpi all
+	@$(AGAIN) MPICC=mpicc.mpich BIN=build/ringattn.mpich all
+	scripts/slurm.sh build/ringattn.openmpi build/ringattn.mpich
+
 race: ## the Go tests under the race detector
-	$(GO) test -race ./...
+	$(GO) test -race -timeout 30m ./...
 
 fuzz: ## each fuzz target in turn, FUZZ_SECONDS together
 	scripts/fuzz.sh $(FUZZ_SECONDS)
@@ -114,6 +119,7 @@ dist: ## a tarball of HEAD with all Go modules in it, to build without a network
 	git archive --prefix=ringattn-$(VERSION)/ HEAD | tar -x -C build/dist
 	cd build/dist/ringattn-$(VERSION) && $(GO) mod vendor
 	tar -czf build/ringattn-$(VERSION).tar.gz -C build/dist ringattn-$(VERSION)
+	@rm -rf build/dist
 	@echo "made build/ringattn-$(VERSION).tar.gz"
 
 clean: ## remove what was built

@@ -207,7 +207,9 @@ func (a *attention) close() {
 	for _, p := range a.memory {
 		a.backend.Free(p)
 	}
-	a.backend.Close()
+	if err := a.backend.Close(); err != nil {
+		a.world.log.Error().Err(err).Msg("the backend does not close")
+	}
 }
 
 // bytesText is a size for people, in binary units.

@@ -210,8 +210,11 @@ func (w *world) oneRank(ctx context.Context, in *shard.Input) (*shard.Input, fun
 	answers := *in
 	answers.File, answers.Path = f, string(path)
 	return &answers, func() {
-		if w.Rank() == 0 {
-			os.RemoveAll(filepath.Dir(string(path)))
+		if w.Rank() != 0 {
+			return
+		}
+		if err := os.RemoveAll(filepath.Dir(string(path))); err != nil {
+			w.log.Warn().Err(err).Msg("a temporary folder stays")
 		}
 	}, nil
 }

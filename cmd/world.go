@@ -85,12 +85,32 @@ func runWorld(ctx context.Context, o *options, out io.Writer, body func(context.
 		}
 		return w.run(ctx, out, body)
 	}()
+	if errors.Is(err, errWrong) {
+		// All ranks know it, so that one can tell and the job end in order: the exit
+		// code of an abort does not come through every launcher.
+		if c.Rank() > 0 {
+			err = errors.Join(errReported, err)
+		}
+		return errors.Join(err, stopMPI(o.timeout))
+	}
 	if err != nil {
 		reportRank(w.Rank(), c.Size(), err)
 		abort(exitCode(err))
 		return errors.Join(errReported, err)
 	}
-	return withCode(exitRuntime, mpi.Stop())
+	return withCode(exitRuntime, stopMPI(o.timeout))
+}
+
+// stopMPI ends MPI, or the process where MPI_Finalize does not return: what was
+// to be done has been done by then, so that a hang would be for nothing.
+func stopMPI(timeout time.Duration) error {
+	if timeout > 0 {
+		defer time.AfterFunc(timeout, func() {
+			fmt.Fprintf(os.Stderr, "ringattn: error: MPI_Finalize did not return in %v; the results are complete\n", timeout)
+			os.Exit(exitTimeout)
+		}).Stop()
+	}
+	return mpi.Stop()
 }
 
 // launchText says who started the ranks.
@@ -113,6 +133,8 @@ func reportRank(rank, size int, err error) {
 	} else {
 		fmt.Fprintf(os.Stderr, "ringattn: error: %v\n", err)
 	}
+	// What a launcher has not forwarded when the job is aborted, some lose.
+	time.Sleep(100 * time.Millisecond)
 }
 
 func runInProcess(ctx context.Context, o *options, out io.Writer, ranks int, launch string, body func(context.Context, *world) error) error {

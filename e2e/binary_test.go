@@ -77,7 +77,7 @@ func TestPiecesAndEagerLimitsChangeNothing(t *testing.T) {
 		nil,
 		{"RINGATTN_TEST_PIECE_BYTES=1000"},
 		{"OMPI_MCA_btl=self,vader", "OMPI_MCA_btl_vader_eager_limit=64", "MPIR_CVAR_CH4_SHM_POSIX_EAGER=iqueue"},
-		{"OMPI_MCA_btl=self,tcp", "OMPI_MCA_btl_tcp_eager_limit=64", "UCX_TLS=tcp,self", "UCX_RNDV_THRESH=0"},
+		{"OMPI_MCA_btl=self,tcp", "OMPI_MCA_btl_tcp_eager_limit=64", "UCX_RNDV_THRESH=0"},
 	} {
 		out := filepath.Join(dir, fmt.Sprint(i))
 		text, code := command(t, env, mpirun, "3", bin, "run", "--in", realIn, "--out", out)

@@ -56,8 +56,10 @@ func writeLong(t *testing.T, path string, tokens, heads, dim int) {
 	t.Helper()
 	shape := []int64{1, int64(heads), int64(tokens), int64(dim)}
 	specs := []tensorfile.Spec{
-		{Name: "q", DType: tensorfile.F32, Shape: shape}, {Name: "k", DType: tensorfile.F32, Shape: shape},
-		{Name: "v", DType: tensorfile.F32, Shape: shape}, {Name: "dout", DType: tensorfile.F32, Shape: shape},
+		{Name: "q", DType: tensorfile.F32, Shape: shape},
+		{Name: "k", DType: tensorfile.F32, Shape: shape},
+		{Name: "v", DType: tensorfile.F32, Shape: shape},
+		{Name: "dout", DType: tensorfile.F32, Shape: shape},
 		{Name: "packed_seq_ids", DType: tensorfile.I32, Shape: []int64{1, int64(tokens)}},
 	}
 	header, places, size, err := tensorfile.Encode(specs, map[string]string{"causal": "true", "window": "256"})

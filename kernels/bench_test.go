@@ -92,8 +92,10 @@ func newBenchJob(tb testing.TB, backend ring.Backend, s ring.Shape, tokens int) 
 		return p
 	}
 	n := tokens * s.Heads * s.HeadDim
-	j.t = ring.Tensors{Tokens: tokens, Q: random(n), DOut: random(n), Out: alloc(n), LSE: alloc(tokens * s.Heads),
-		Delta: alloc(tokens * s.Heads), DQ: alloc(n)}
+	j.t = ring.Tensors{
+		Tokens: tokens, Q: random(n), DOut: random(n), Out: alloc(n), LSE: alloc(tokens * s.Heads),
+		Delta: alloc(tokens * s.Heads), DQ: alloc(n),
+	}
 	j.chunk = ring.Chunk{Tokens: tokens, KV: random(2 * tokens * s.KVHeads * s.HeadDim)}
 	j.rows = ring.Rows{N: tokens, Lo: alloc(tokens), Hi: alloc(tokens)}
 	for i := range tokens {

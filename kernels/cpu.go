@@ -164,8 +164,10 @@ func cShape(s ring.Shape) C.rattn_shape {
 		}
 		return C.int32_t(x)
 	}
-	return C.rattn_shape{dtype: C.int32_t(s.DType), heads: n(s.Heads), kv_heads: n(s.KVHeads),
-		head_dim: n(s.HeadDim), scale: C.float(s.Scale)}
+	return C.rattn_shape{
+		dtype: C.int32_t(s.DType), heads: n(s.Heads), kv_heads: n(s.KVHeads),
+		head_dim: n(s.HeadDim), scale: C.float(s.Scale),
+	}
 }
 
 func cRows(r ring.Rows) C.rattn_rows {

@@ -56,8 +56,14 @@ func newRig(job *ring.Job, c ring.Comm, plans ...[]ring.Step) (*rig, error) {
 		into *unsafe.Pointer
 		n    int
 	}{
-		{&g.x.Q, q}, {&g.x.KV, 2 * kv}, {&g.x.Out, q}, {&g.x.LSE, s.Heads},
-		{&g.x.DOut, q}, {&g.x.Delta, s.Heads}, {&g.x.DQ, q}, {&g.x.DKV, 2 * kv},
+		{&g.x.Q, q},
+		{&g.x.KV, 2 * kv},
+		{&g.x.Out, q},
+		{&g.x.LSE, s.Heads},
+		{&g.x.DOut, q},
+		{&g.x.Delta, s.Heads},
+		{&g.x.DQ, q},
+		{&g.x.DKV, 2 * kv},
 	} {
 		p, err := g.backend.Alloc(int64(4 * t.n * order.Tokens))
 		if err != nil {
@@ -306,7 +312,7 @@ func TestRunAllocatesNothing(t *testing.T) {
 	job := mustJob(t, segments.Contiguous(16, 1), segments.Mask{Causal: true, Rows: []segments.Row{segments.SingleDocument(16)}})
 	cpu, err := kernels.CPU(1, "")
 	if err != nil {
-		t.Fatal(err)
+		t.Skipf("only the CPU kernels allocate nothing: %v", err) // a build without cgo
 	}
 	defer cpu.Close()
 	g, err := newRig(job, ring.Comm{Transport: inproc.New(1)[0], Timeout: time.Minute})

@@ -53,8 +53,7 @@ func CreateTemp(path string, header []byte, size int64) (tempPath string, err er
 	}
 	// Closed before others open it: on NFS that is what makes it visible.
 	if err := errors.Join(err, fd.Close()); err != nil {
-		os.Remove(tempPath)
-		return "", fmt.Errorf("tensorfile: create %s of %d bytes: %w", path, size, err)
+		return "", fmt.Errorf("tensorfile: create %s of %d bytes: %w", path, size, errors.Join(err, os.Remove(tempPath)))
 	}
 	return tempPath, nil
 }

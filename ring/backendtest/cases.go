@@ -13,8 +13,10 @@ func testShapes(t *testing.T, b ring.Backend) {
 	for i, dim := range []int{1, 3, 16, 63, 64, 72, 80, 96, 128, 160, 192, 256, 320, 512, 576, 1024} {
 		for j := range 3 {
 			n := i*3 + j
-			c := config{seed: uint64(n + 1), dtype: ring.DType(j), heads: groups[n%5][0], kvHeads: groups[n%5][1], dim: dim,
-				mask: mask(n) % maskKinds, chunks: 1 + n%3, before: n % 2 * 5, after: n % 3}
+			c := config{
+				seed: uint64(n + 1), dtype: ring.DType(j), heads: groups[n%5][0], kvHeads: groups[n%5][1], dim: dim,
+				mask: mask(n) % maskKinds, chunks: 1 + n%3, before: n % 2 * 5, after: n % 3,
+			}
 			// Few pairs where heads and D are many.
 			c.queries = max(20, min(220, 20_000/(c.heads*dim)))
 			c.keys = c.queries + 30*(n%4)
@@ -29,8 +31,10 @@ func testCounts(t *testing.T, b ring.Backend) {
 	for i, queries := range counts {
 		for j, keys := range counts {
 			kind := mask(i*len(counts)+j) % maskKinds
-			newProblem(config{seed: uint64(100 + i*10 + j), heads: 2, kvHeads: 1, dim: 16, queries: queries, keys: keys,
-				mask: kind, chunks: 1 + (i+j)%2, before: i % 3}).check(t, b)
+			newProblem(config{
+				seed: uint64(100 + i*10 + j), heads: 2, kvHeads: 1, dim: 16, queries: queries, keys: keys,
+				mask: kind, chunks: 1 + (i+j)%2, before: i % 3,
+			}).check(t, b)
 		}
 	}
 	// More keys than a backend may care to take at once.
@@ -42,8 +46,10 @@ func testCounts(t *testing.T, b ring.Backend) {
 func testMasks(t *testing.T, b ring.Backend) {
 	for m := range maskKinds {
 		for _, chunks := range []int{1, 2, 5} {
-			newProblem(config{seed: uint64(200 + chunks), heads: 2, kvHeads: 2, dim: 32, queries: 230, keys: 230, mask: m,
-				chunks: chunks, before: 3, after: 4}).check(t, b)
+			newProblem(config{
+				seed: uint64(200 + chunks), heads: 2, kvHeads: 2, dim: 32, queries: 230, keys: 230, mask: m,
+				chunks: chunks, before: 3, after: 4,
+			}).check(t, b)
 		}
 	}
 }
@@ -51,8 +57,10 @@ func testMasks(t *testing.T, b ring.Backend) {
 // testLargeLogits has scores of some +-300, where a float32 knows them to 2e-5.
 func testLargeLogits(t *testing.T, b ring.Backend) {
 	for _, m := range []mask{full, causal, ragged} {
-		newProblem(config{seed: 300, heads: 2, kvHeads: 1, dim: 64, queries: 100, keys: 150, mask: m, chunks: 3,
-			amplify: 9}).check(t, b)
+		newProblem(config{
+			seed: 300, heads: 2, kvHeads: 1, dim: 64, queries: 100, keys: 150, mask: m, chunks: 3,
+			amplify: 9,
+		}).check(t, b)
 	}
 }
 
@@ -230,8 +238,10 @@ func testIsolation(t *testing.T, b ring.Backend) {
 	for _, m := range []mask{causal, documents, window, ragged} {
 		for i, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
 			for tensor := range 4 {
-				p := newProblem(config{seed: 600, dtype: ring.DType(i), heads: 2, kvHeads: 1, dim: 9, queries: 210, keys: 210,
-					mask: m, chunks: 1 + i})
+				p := newProblem(config{
+					seed: 600, dtype: ring.DType(i), heads: 2, kvHeads: 1, dim: 9, queries: 210, keys: 210,
+					mask: m, chunks: 1 + i,
+				})
 				x := [][]float64{p.q, p.dout, p.k, p.v}[tensor]
 				for _, token := range []int{100, 173} {
 					size := len(x) / 210

@@ -47,8 +47,10 @@ type problem struct {
 func newProblem(c config) *problem {
 	rng := rand.New(rand.NewPCG(c.seed, 7))
 	p := &problem{config: c, tokens: c.before + c.queries + c.after, rng: rng}
-	p.shape = ring.Shape{DType: c.dtype, Heads: c.heads, KVHeads: c.kvHeads, HeadDim: c.dim,
-		Scale: float32(1 / math.Sqrt(float64(c.dim)))}
+	p.shape = ring.Shape{
+		DType: c.dtype, Heads: c.heads, KVHeads: c.kvHeads, HeadDim: c.dim,
+		Scale: float32(1 / math.Sqrt(float64(c.dim))),
+	}
 	p.q, p.dout = random(rng, c.dtype, p.tokens*c.heads*c.dim, c.size()), random(rng, c.dtype, p.tokens*c.heads*c.dim, 1)
 	p.k, p.v = random(rng, c.dtype, c.keys*c.kvHeads*c.dim, c.size()), random(rng, c.dtype, c.keys*c.kvHeads*c.dim, 1)
 	p.intervals = c.mask.intervals(rng, c.queries, c.keys)
@@ -158,8 +160,10 @@ func (p *problem) run(t *testing.T, b ring.Backend, order []int) *result {
 		must(t, b.Backward(p.shape, &x, chunks[i], rows[i], grads[i], n == 0))
 	}
 	must(t, b.Sync())
-	r := &result{out: make([]float32, len(p.q)), lse: make([]float32, p.tokens*p.heads), dq: make([]float32, len(p.q)),
-		dk: make([]float32, len(p.k)), dv: make([]float32, len(p.k))}
+	r := &result{
+		out: make([]float32, len(p.q)), lse: make([]float32, p.tokens*p.heads), dq: make([]float32, len(p.q)),
+		dk: make([]float32, len(p.k)), dv: make([]float32, len(p.k)),
+	}
 	d.read(r.out, x.Out)
 	d.read(r.lse, x.LSE)
 	d.read(r.dq, x.DQ)

@@ -23,8 +23,10 @@ func (p *problem) solve() *truth {
 		}
 		return x
 	}
-	w := &truth{out: fill(n * p.dim), lse: fill(n), dq: fill(n * p.dim),
-		dk: make([]float64, len(p.k)), dv: make([]float64, len(p.k))}
+	w := &truth{
+		out: fill(n * p.dim), lse: fill(n), dq: fill(n * p.dim),
+		dk: make([]float64, len(p.k)), dv: make([]float64, len(p.k)),
+	}
 	scale, group := float64(p.shape.Scale), p.heads/p.kvHeads
 	scores := make([]float64, p.keys)
 	for i, seen := range p.intervals {
