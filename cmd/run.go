@@ -239,9 +239,7 @@ func (w *world) reportRun(ctx context.Context, a *attention, mine rankReport, in
 	var peak, need int64
 	for _, x := range ranks {
 		load, store = max(load, x.Load), max(store, x.Store)
-		if x.Peak > peak {
-			peak, need = x.Peak, x.Need
-		}
+		peak, need = max(peak, x.Peak), max(need, x.Need)
 	}
 	var total time.Duration
 	for i, p := range a.passList() {
