@@ -1,0 +1,122 @@
+package cmd
+
+import (
+	"context"
+	"math"
+
+	"ringattn/cases"
+)
+
+// eachToken calls do for every token of the rank.
+func (a *attention) eachToken(do func(at, row, pos int)) {
+	for _, p := range a.job.Batch.Order(a.world.Rank()).Pieces {
+		for i := range p.Pos.Len() {
+			do(p.At+i, p.Row, p.Pos.Start+i)
+		}
+	}
+}
+
+// norm is the size of a tensor's right answer over all ranks.
+func (a *attention) norm(ctx context.Context, tensor string, want answer) (cases.Norm, error) {
+	var n cases.Norm
+	read, err := want.open(a, tensor)
+	if err != nil {
+		return n, err
+	}
+	row := make([]float64, a.width(tensor))
+	step := a.rowLen(tensor)
+	a.eachToken(func(at, b, pos int) {
+		read(at, b, pos, row)
+		for i := 0; i < len(row); i += step {
+			n.Add(row[i:i+step], false)
+		}
+	})
+	sums, maxima, err := a.merge(ctx, n.Values)
+	return cases.NormFromValues(sums, maxima), err
+}
+
+// rowLen is the numbers of one (batch, head, token) of a tensor.
+func (a *attention) rowLen(tensor string) int {
+	if tensor == "lse" {
+		return 1
+	}
+	return a.shape.HeadDim
+}
+
+// merge sums and maximises over the ranks.
+func (a *attention) merge(ctx context.Context, values func() (sums, maxima []float64)) (sums, maxima []float64, err error) {
+	sums, maxima = values()
+	if sums, err = a.world.AllReduceSum(ctx, sums); err != nil {
+		return nil, nil, err
+	}
+	maxima, err = a.world.AllReduceMax(ctx, maxima)
+	return sums, maxima, err
+}
+
+// measure is the error of a tensor over all ranks.
+func (a *attention) measure(ctx context.Context, tensor string, want answer) (*cases.Measure, error) {
+	n, err := a.norm(ctx, tensor, want)
+	if err != nil {
+		return nil, err
+	}
+	reference := 0.0
+	if n.Sum2 == 0 && a.backward && tensor != "out" && tensor != "lse" {
+		if reference, err = a.reference(ctx); err != nil {
+			return nil, err
+		}
+	}
+	m := cases.NewMeasure(n, reference)
+	read, err := want.open(a, tensor)
+	if err != nil {
+		return nil, err
+	}
+	memory, place := a.tensor(tensor)
+	row, got := make([]float64, a.width(tensor)), make([]float32, a.width(tensor))
+	step := a.rowLen(tensor)
+	a.eachToken(func(at, b, pos int) {
+		read(at, b, pos, row)
+		for i := range got {
+			got[i] = float32At(memory, int(place.Offset+int64(at)*place.Stride)/4+i)
+		}
+		for i := 0; i < len(row); i += step {
+			cases.AddRow(m, tensor, got[i:i+step], row[i:i+step], false)
+		}
+	})
+	sums, maxima, err := a.merge(ctx, m.Values)
+	if err != nil {
+		return nil, err
+	}
+	m.SetValues(sums, maxima)
+	return m, nil
+}
+
+// reference is scale x ||k|| x rms(dout.v), what a gradient is measured against
+// that is 0 everywhere. The mean is over the pairs of a token with itself, which
+// are visible under any mask.
+func (a *attention) reference(ctx context.Context) (float64, error) {
+	k, kAt := a.tensor("k")
+	v, vAt := a.tensor("v")
+	dout, doutAt := a.tensor("dout")
+	s, size := a.shape, a.shape.DType.Size()
+	var keys, products, n float64
+	a.eachToken(func(at, _, _ int) {
+		for i := range s.KVHeads * s.HeadDim {
+			x := a.given(k, int((kAt.Offset+int64(at)*kAt.Stride)/size)+i)
+			keys += x * x
+		}
+		for h := range s.Heads {
+			dot := 0.0
+			for d := range s.HeadDim {
+				dot += a.given(dout, int(int64(at)*doutAt.Stride/size)+h*s.HeadDim+d) *
+					a.given(v, int((vAt.Offset+int64(at)*vAt.Stride)/size)+h/(s.Heads/s.KVHeads)*s.HeadDim+d)
+			}
+			products += dot * dot
+			n++
+		}
+	})
+	sums, err := a.world.AllReduceSum(ctx, []float64{keys, products, n})
+	if err != nil || sums[2] == 0 {
+		return 0, err
+	}
+	return float64(s.Scale) * math.Sqrt(sums[0]) * math.Sqrt(sums[1]/sums[2]), nil
+}
