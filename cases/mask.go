@@ -199,6 +199,14 @@ func fill(tokens int, length func(i int) int) []segments.DocRun {
 
 // readLengths reads document lengths, one a line; blank lines are left out.
 func readLengths(file string) ([]int, error) {
+	const limit = 64 << 20
+	info, err := os.Stat(file)
+	if err != nil {
+		return nil, fmt.Errorf("reading document lengths: %w", err)
+	}
+	if !info.Mode().IsRegular() || info.Size() > limit {
+		return nil, fmt.Errorf("%s: document lengths are a regular file of at most %d bytes", file, limit)
+	}
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("reading document lengths: %w", err)

@@ -162,7 +162,7 @@ func (m *Measure) Check(tensorBound, rowBound float64) error {
 	return nil
 }
 
-// Bounds on the error of a tensor, from the specification.
+// Bounds on the error of a tensor.
 const (
 	// f32: some ten roundings of 2^-24 in a score and its exponential, which add
 	// up over D; gradients go through dout.v - delta, which cancels, on top.

@@ -99,24 +99,6 @@ func in(s segments.Span, i int) bool { return s.Start <= i && i < s.End }
 // dtype.
 var HeadDims = []int{63, 64, 72, 80, 96, 128, 160, 192, 256, 320, 512, 576}
 
-// SplitBytes and SplitTokens are F1(b): such a limit on the size of messages gives
-// the same bits as no limit, at H = 2/2, D = 64.
-const (
-	SplitBytes  = 1000
-	SplitTokens = 64
-)
-
-// BigChunkTokens is the length of F1(a): over two ranks, f32, H = 16/16, D = 64, a
-// chunk of K has BigChunkBytes, more than fit into an int32.
-const (
-	BigChunkTokens = 1_048_578
-	BigChunkBytes  = BigChunkTokens / 2 * 16 * 64 * 4
-)
-
-// ChunkBytes is F3's sweep of message sizes, over 2, 3 and 8 ranks: from eager to
-// far beyond.
-var ChunkBytes = []int{256, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26}
-
 // WindowHops is C6: how many shards before its own the last of four ranks needs of
 // 16 tokens under a causal window.
 var WindowHops = []struct{ Window, Hops int }{{1, 0}, {2, 1}, {5, 1}, {6, 2}, {9, 2}, {10, 3}, {16, 3}}

@@ -190,16 +190,8 @@ func TestCheckSeesWrongNumbers(t *testing.T) {
 	}
 }
 
-func TestSizesOfF(t *testing.T) {
-	if BigChunkBytes != 2_147_487_744 {
-		t.Errorf("a chunk of F1(a) has %d bytes", BigChunkBytes)
-	}
-	for i, n := range ChunkBytes {
-		if n != 256<<(2*i) {
-			t.Errorf("size %d of F3 is %d", i, n)
-		}
-	}
-	// C6 follows from the mask.
+// C6 follows from the mask.
+func TestWindowHops(t *testing.T) {
 	for _, c := range WindowHops {
 		b, err := segments.NewBatch(segments.Contiguous(16, 4), one(16, true, c.Window))
 		if err != nil {

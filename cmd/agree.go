@@ -15,10 +15,12 @@ type fact struct{ Name, Value string }
 func (w *world) agree(ctx context.Context, facts ...fact) error {
 	o := w.options
 	facts = append([]fact{
+		{"the command", w.command},
 		{"version", versionLine()},
 		{"--layout", o.layout},
 		{"--shards", o.shards},
 		{"--schedule", o.schedule},
+		{"--transport", o.transport},
 		{"--timeout", o.timeout.String()},
 		{"RINGATTN_TEST_PIECE_BYTES", os.Getenv("RINGATTN_TEST_PIECE_BYTES")},
 	}, facts...)
@@ -35,7 +37,7 @@ func (w *world) agree(ctx context.Context, facts ...fact) error {
 		if err := json.Unmarshal(text, &theirs); err != nil {
 			return fmt.Errorf("facts of rank %d: %w", r, err)
 		}
-		// The same build has the same names; another build differs in the first.
+		// Lists of other facts differ in the command or the version, which come first.
 		for i := range min(len(facts), len(theirs)) {
 			if facts[i] != theirs[i] {
 				return environmentError("rank %d and rank %d disagree about %s: %q here, %q there",

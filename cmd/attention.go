@@ -33,7 +33,8 @@ func newAttention(ctx context.Context, w *world, p *problem) (*attention, error)
 		return nil, err
 	}
 	a := &attention{problem: p, world: w, job: job}
-	a.need = job.Memory(w.Rank(), p.shape, p.backward)
+	// Loading and storing take four bytes a position on top.
+	a.need = job.Memory(w.Rank(), p.shape, p.backward) + 4*int64(p.batch)*int64(job.Batch.Layout.RankTokens(w.Rank()))
 	if err := a.fits(ctx); err != nil {
 		return nil, err
 	}
@@ -121,7 +122,7 @@ func (a *attention) load() error {
 	for _, name := range a.inputs() {
 		memory, place := a.tensor(name)
 		if err := a.source.load(name, memory, place); err != nil {
-			return err
+			return withInput(err)
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -24,12 +25,15 @@ func newCheck() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check [--golden DIR | --in FILE | --seq N --mask PARTS]",
 		Short: "Hold results against right answers; exit 1 if any is wrong",
-		Long: `check runs both passes over all ranks and holds every number of every rank
-against a right answer: files that hold one (--golden, --in), the result of one
-rank where the file holds none (--in), or closed forms, which are exact at any
-length (--seq, or nothing for a list of them). It prints a row a case. An error
-is ||got-want||/||want|| over a tensor; no row of a tensor may be beyond four
-times the bound.`,
+		Long: `check runs both passes over all ranks and holds every number that a rank
+computes against a right answer: files that hold one (--golden, --in), the result
+of one rank where the file holds none (--in; rank 0 then computes it alone and
+leaves it beside the input for a while), or closed forms, which are exact at any
+length (--seq, or nothing for a list of them). Numbers are held as computed, in
+float32, before run would round and write them; padding is not computed.
+
+It prints a row a case. An error is ||got-want||/||want|| over a tensor; no row of
+a tensor may be beyond four times the bound. A tensor that is beyond is marked !.`,
 		Example: `  mpirun -n 4 ringattn check
   mpirun -n 4 ringattn check --golden testdata/golden
   ringattn check --ranks 8 --seq 100000 --heads 8/2 --head-dim 128 --dtype bf16 --mask window:1000`,
@@ -39,17 +43,19 @@ times the bound.`,
 				return usageError("give --golden or --in, not both")
 			}
 			shapes := defaultShapes()
-			if golden != "" || in != "" {
-				if err := shape.absent(c.Flags(), "a file"); err != nil {
-					return err
-				}
-			} else if slices.ContainsFunc(shapeFlagNames, c.Flags().Changed) {
-				var err error
-				if shapes, err = shape.list(c.Flags()); err != nil {
-					return err
-				}
+			var err error
+			switch {
+			case golden != "" || in != "":
+				err = shape.absent(c.Flags(), "a file")
+			case slices.ContainsFunc(shapeFlagNames, c.Flags().Changed):
+				shapes, err = shape.list(c.Flags(), o.override)
+			default:
+				err = noOverrides(c.Flags(), "")
 			}
-			return runWorld(c.Context(), &o, c.OutOrStdout(), func(ctx context.Context, w *world) error {
+			if err != nil {
+				return err
+			}
+			return runWorld(c, &o, func(ctx context.Context, w *world) error {
 				return w.checkAll(ctx, golden, in, shapes)
 			})
 		},
@@ -122,8 +128,8 @@ func (w *world) checkAll(ctx context.Context, golden, in string, shapes []cases.
 	for _, text := range c.wrong {
 		fmt.Fprintln(w.out, text)
 	}
-	fmt.Fprintf(w.out, "%d passed, %d failed\n", c.cases-len(c.wrong), len(c.wrong))
-	if len(c.wrong) > 0 {
+	fmt.Fprintf(w.out, "%d passed, %d failed\n", c.cases-c.failed, c.failed)
+	if c.failed > 0 {
 		return errWrong
 	}
 	return nil
@@ -131,10 +137,10 @@ func (w *world) checkAll(ctx context.Context, golden, in string, shapes []cases.
 
 // checker collects the rows of a check.
 type checker struct {
-	world *world
-	table *tabwriter.Writer
-	cases int
-	wrong []string
+	world         *world
+	table         *tabwriter.Writer
+	cases, failed int
+	wrong         []string // what is wrong, a line a tensor
 }
 
 func (c *checker) folder(ctx context.Context, dir string) error {
@@ -165,6 +171,14 @@ func (c *checker) file(ctx context.Context, path string) error {
 	name := filepath.Base(path)
 	name = name[:len(name)-len(filepath.Ext(name))]
 	if _, ok := in.File.Lookup("out"); ok {
+		for _, m := range maskFlags {
+			if _, given := w.options.override[m.key]; given {
+				return usageError("%s holds the answers for what it says itself; --%s would ask for another problem", path, m.flag)
+			}
+		}
+		if err := in.Answers(); err != nil {
+			return err
+		}
 		return c.run(ctx, name, p, fileAnswer{in})
 	}
 	one, remove, err := w.oneRank(ctx, in)
@@ -236,7 +250,11 @@ func (w *world) computeTo(ctx context.Context, in *shard.Input, path string) err
 }
 
 func (c *checker) closedForms(ctx context.Context, shapes []cases.Shape) error {
-	if err := c.world.agree(ctx, fact{"the shapes", fmt.Sprint(len(shapes), shapes[0].Name, shapes[0].Tokens)}); err != nil {
+	var text []string
+	for _, s := range shapes {
+		text = append(text, fmt.Sprint(s.Name, s.Batch, s.Tokens, s.Heads, s.KVHeads, s.HeadDim, s.DType, s.Scale))
+	}
+	if err := c.world.agree(ctx, fact{"the shapes", strings.Join(text, "; ")}); err != nil {
 		return err
 	}
 	for _, s := range shapes {
@@ -269,7 +287,7 @@ func (c *checker) run(ctx context.Context, name string, p *problem, want answer)
 	}
 	defer a.close()
 	errs := map[string]string{}
-	var failed []string
+	failed := 0
 	maxLSE, err := a.norm(ctx, "lse", want)
 	if err != nil {
 		return err
@@ -283,14 +301,15 @@ func (c *checker) run(ctx context.Context, name string, p *problem, want answer)
 		errs[tensor] = fmt.Sprintf("%.1e", m.Tensor())
 		if err := m.Check(tensorBound, rowBound); err != nil {
 			errs[tensor] += " !"
-			failed = append(failed, fmt.Sprintf("%s: %s: %v", name, tensor, err))
+			failed++
+			c.wrong = append(c.wrong, fmt.Sprintf("%s: %s: %v", name, tensor, err))
 		}
 	}
 	c.cases++
 	result := "pass"
-	if len(failed) > 0 {
+	if failed > 0 {
 		result = "FAIL"
-		c.wrong = append(c.wrong, failed[0])
+		c.failed++
 	}
 	s := p.shape
 	fmt.Fprintf(c.table, "%s\t%d\t%d/%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", name, p.tokens, s.Heads, s.KVHeads, s.HeadDim, s.DType, a.job.Batch.Layout.Name,

@@ -63,7 +63,7 @@ func exitCode(err error) int {
 		return c.code
 	case errors.Is(err, shard.ErrInput):
 		return exitUsage
-	case errors.Is(err, mpi.ErrWorldSize):
+	case errors.Is(err, mpi.ErrWorldSize), errors.Is(err, ring.ErrMemory):
 		return exitEnvironment
 	case errors.Is(err, ring.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
 		return exitTimeout

@@ -72,11 +72,13 @@ func (o *options) addRuntime(f *pflag.FlagSet) {
 	f.IntVar(&o.threads, "threads", 0, "threads of a rank (default OMP_NUM_THREADS, SLURM_CPUS_PER_TASK, else the allowed CPUs divided by the ranks that share them)")
 	f.IntVar(&o.expectRanks, "expect-ranks", 0, "refuse to run with any other number of ranks")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Minute, "give up after waiting so long for a peer with nothing to compute; 0: never")
-	f.StringVar(&o.logLevel, "log-level", "info", "trace, debug, info, warn, error")
+	f.StringVar(&o.logLevel, "log-level", "info", strings.Join(logLevels, ", "))
 }
 
-// validate checks the words that are the same everywhere.
-func (o *options) validate() error {
+var logLevels = []string{"trace", "debug", "info", "warn", "error"}
+
+// validate checks what can be checked before anything is started.
+func (o *options) validate(f *pflag.FlagSet) error {
 	notYet := map[string][]string{
 		"--layout":    {"balanced"},
 		"--schedule":  {"direct", "two-level"},
@@ -93,20 +95,22 @@ func (o *options) validate() error {
 		{"--transport", o.transport, []string{"auto", "device", "host"}},
 	} {
 		switch {
-		case c.value == "" || slices.Contains(c.known, c.value):
+		case f.Lookup(c.flag[2:]) == nil || slices.Contains(c.known, c.value):
 		case slices.Contains(notYet[c.flag], c.value):
 			return usageError("%s %s is not there yet; there is: %s", c.flag, c.value, strings.Join(c.known, ", "))
 		default:
 			return usageError("%s is %q; there is: %s", c.flag, c.value, strings.Join(c.known, ", "))
 		}
 	}
+	for _, name := range []string{"ranks", "threads", "expect-ranks", "ranks-per-node"} {
+		if n, err := f.GetInt(name); err == nil && f.Changed(name) && n < 1 {
+			return usageError("--%s is %d, want at least 1", name, n)
+		}
+	}
+	if o.logLevel != "" && !slices.Contains(logLevels, o.logLevel) {
+		return usageError("--log-level is %q; there is: %s", o.logLevel, strings.Join(logLevels, ", "))
+	}
 	switch {
-	case o.ranks < 0:
-		return usageError("--ranks is %d, want at least 1", o.ranks)
-	case o.threads < 0:
-		return usageError("--threads is %d, want at least 1", o.threads)
-	case o.expectRanks < 0:
-		return usageError("--expect-ranks is %d, want at least 1", o.expectRanks)
 	case o.timeout < 0:
 		return usageError("--timeout is %v, want 0 or more", o.timeout)
 	case o.shards != "" && o.layout != "auto":
@@ -151,21 +155,27 @@ func (o *options) newJob(tokens, ranks int, m segments.Mask) (*ring.Job, error) 
 	}
 	batch, err := segments.NewBatch(layout, m)
 	if err != nil {
-		return nil, err
+		return nil, withCode(exitUsage, err)
 	}
 	schedule := o.schedule
 	if schedule == "auto" {
 		schedule = "ring"
 	}
-	return ring.NewJob(batch, schedule)
+	job, err := ring.NewJob(batch, schedule)
+	return job, withCode(exitUsage, err)
 }
 
 // noArgs refuses stray arguments as a usage error.
 func noArgs(c *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usageError("%s takes no argument %q", c.CommandPath(), args[0])
+	switch {
+	case len(args) == 0:
+		return nil
+	case !c.HasParent():
+		return usageError("there is no command %q; ringattn --help lists them", args[0])
+	case args[0] == "true" || args[0] == "false":
+		return usageError("%s takes no argument %q; a truth value is given with =, as in --causal=%s", c.CommandPath(), args[0], args[0])
 	}
-	return nil
+	return usageError("%s takes no argument %q", c.CommandPath(), args[0])
 }
 
 func plural(n int, word string) string {

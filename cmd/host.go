@@ -3,7 +3,9 @@ package cmd
 import (
 	"fmt"
 	"os"
+	"path"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -27,8 +29,8 @@ func readHost() hostFacts {
 		h.CPULimit = min(h.CPULimit, n)
 	}
 	h.FreeBytes = procKilobytes("/proc/meminfo", "MemAvailable")
-	if limit, used := cgroupMemory(); limit > 0 {
-		h.FreeBytes = min(h.FreeBytes, limit-used)
+	if free, limited := cgroupFree(); limited {
+		h.FreeBytes = max(1, min(h.FreeBytes, free))
 	}
 	// Writing 5 sets the peak back to the present.
 	_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0)
@@ -59,18 +61,66 @@ func procKilobytes(path, name string) int64 {
 	return n * 1024
 }
 
-// cgroupMemory is the memory limit of this process's control group (version 2)
-// and what is used of it; 0 without a limit.
-func cgroupMemory() (limit, used int64) {
-	number := func(name string) int64 {
-		text, err := os.ReadFile("/sys/fs/cgroup/" + name)
-		if err != nil {
-			return 0
-		}
-		n, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-		return n
+// cgroupFree is what the control groups of this process leave it of memory: the
+// least over its own group and those above of the limit less what is in use and
+// could not be reclaimed. false: there is no limit.
+func cgroupFree() (free int64, limited bool) {
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return 0, false
 	}
-	return number("memory.max"), number("memory.current")
+	for line := range strings.Lines(string(text)) {
+		// hierarchy:controllers:path; version 2 has one hierarchy, numbered 0.
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		root, limit, usage := "/sys/fs/cgroup", "memory.max", "memory.current"
+		if slices.Contains(strings.Split(f[1], ","), "memory") {
+			root, limit, usage = root+"/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+		} else if f[0] != "0" {
+			continue
+		}
+		for dir := f[2]; ; dir = path.Dir(dir) {
+			group := path.Join(root, dir)
+			most, ok := readNumber(path.Join(group, limit))
+			used, _ := readNumber(path.Join(group, usage))
+			if ok && most < 1<<60 { // version 1 has no word for none
+				left := max(0, most-max(0, used-reclaimable(group)))
+				if !limited || left < free {
+					free, limited = left, true
+				}
+			}
+			if dir == "/" || dir == "." {
+				break
+			}
+		}
+	}
+	return free, limited
+}
+
+// reclaimable is the page cache of a group that the kernel gives up first.
+func reclaimable(group string) int64 {
+	text, err := os.ReadFile(path.Join(group, "memory.stat"))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		if key, value, _ := strings.Cut(strings.TrimSpace(line), " "); key == "inactive_file" || key == "total_inactive_file" {
+			n, _ := strconv.ParseInt(value, 10, 64)
+			return n
+		}
+	}
+	return 0
+}
+
+func readNumber(name string) (int64, bool) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	return n, err == nil
 }
 
 // parseList reads a list of numbers like "0-3,8".

@@ -77,7 +77,7 @@ func causalCase(tokens int, dtype string) randomCase {
 }
 
 func testOptions(layout, backend string) *options {
-	return &options{layout: layout, schedule: "ring", backend: backend, transport: "auto", threads: 1, logLevel: "info"}
+	return &options{layout: layout, schedule: "ring", backend: backend, transport: "auto", threads: 1, logLevel: "error"}
 }
 
 // A5(b): the error does not grow with the number of ranks.
@@ -152,6 +152,74 @@ func TestRanksWithoutTokens(t *testing.T) {
 		for i := range want[tensor] {
 			if d := math.Abs(float64(want[tensor][i] - got[tensor][i])); !(d < 1e-5) {
 				t.Fatalf("%s[%d] is %v, want %v", tensor, i, got[tensor][i], want[tensor][i])
+			}
+		}
+	}
+}
+
+// steep has finite inputs whose scores overflow to -Inf for the first tokens.
+type steep struct{ cases.Shape }
+
+func (s steep) Width(tensor string) int { return s.Shape.Width(tensor) }
+
+func (s steep) Value(tensor string, _, pos int, dst []float32) {
+	for i := range dst {
+		switch {
+		case tensor == "q":
+			dst[i] = 100
+		case tensor == "k" && pos < 128:
+			dst[i] = -3e38
+		case tensor == "k":
+			dst[i] = 0.5
+		case tensor == "v":
+			dst[i] = float32(pos)
+		default:
+			dst[i] = 1
+		}
+	}
+}
+
+// Scores of -Inf weigh nothing, also where a whole chunk has no others: however
+// the keys are cut, out is the mean of the rest.
+func TestScoresThatOverflow(t *testing.T) {
+	const tokens, from = 200, 128
+	shape := cases.Shape{
+		Batch: 1, Tokens: tokens, Heads: 1, KVHeads: 1, HeadDim: 1, DType: "f32",
+		Mask: segments.Mask{Rows: []segments.Row{segments.SingleDocument(tokens)}},
+	}
+	for _, backend := range []string{"cpu", "ref"} {
+		for _, ranks := range []int{1, 2, 3, 8} {
+			var lock sync.Mutex
+			err := runInProcess(context.Background(), testOptions("contiguous", backend), io.Discard, ranks, "test", func(ctx context.Context, w *world) error {
+				a, err := newAttention(ctx, w, valuedProblem(&shape, steep{shape}))
+				if err != nil {
+					return err
+				}
+				defer a.close()
+				if _, err := a.passes(ctx); err != nil {
+					return err
+				}
+				lock.Lock()
+				defer lock.Unlock()
+				for _, tensor := range a.outputs() {
+					memory, place := a.tensor(tensor)
+					a.eachToken(func(at, _, pos int) {
+						got := float64(float32At(memory, int(place.Offset+int64(at)*place.Stride)/4))
+						want := map[string]float64{
+							"out": (from + tokens - 1) / 2.0, "lse": 50 + math.Log(tokens-from), "dq": 0, "dk": got, "dv": 0,
+						}[tensor]
+						if tensor == "dv" && pos >= from {
+							want = float64(tokens) / (tokens - from)
+						}
+						if !(math.Abs(got-want) <= 1e-4*max(1, math.Abs(want))) {
+							t.Errorf("%s, %d ranks: %s of token %d is %v, want %v", backend, ranks, tensor, pos, got, want)
+						}
+					})
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
 			}
 		}
 	}

@@ -28,19 +28,17 @@ func newPlan() *cobra.Command {
 		Short: "The schedule: who attends to what and sends what to whom",
 		Long: `plan prints what each rank would do, without doing it and without MPI: the
 tokens it holds, its visible pairs, the bytes it sends against the least that
-the mask needs, its memory; with --steps every step. The plan is proved first.`,
+the mask needs, its memory (tensors, buffers, intervals); with --steps every step.
+For up to 256 ranks the plan is proved first.`,
 		Example: `  ringattn plan --ranks 8 --seq 65536 --heads 32/4 --head-dim 128 --dtype bf16 --mask causal
   ringattn plan --ranks 4 --in layer.safetensors --layout zigzag --steps`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := o.validate(); err != nil {
+			if err := o.validate(c.Flags()); err != nil {
 				return err
 			}
 			if o.ranks == 0 {
 				return usageError("plan needs --ranks N")
-			}
-			if perNode < 0 {
-				return usageError("--ranks-per-node is %d, want at least 1", perNode)
 			}
 			p, err := planProblem(c, &o, &shape, in)
 			if err != nil {
@@ -75,7 +73,7 @@ the mask needs, its memory; with --steps every step. The plan is proved first.`,
 // planProblem reads the problem that is planned for, without its tensors.
 func planProblem(c *cobra.Command, o *options, shape *shapeFlags, in string) (*problem, error) {
 	if in == "" {
-		return shape.problem(c.Flags())
+		return shape.problem(c.Flags(), o.override)
 	}
 	if err := shape.absent(c.Flags(), "--in"); err != nil {
 		return nil, err
@@ -134,37 +132,47 @@ func newPlanReport(job *ring.Job, p *problem, perNode int) (*planReport, error) 
 		}
 		tokens[rank] = int64(layout.RankTokens(rank))
 	}
-	for pass, report := range map[ring.Pass]*passReport{ring.Forward: &r.Forward, ring.Backward: &r.Backward} {
-		plans := job.Plans(pass)
-		if ranks <= proofRanks {
-			if err := job.Check(pass, plans); err != nil {
+	if ranks <= proofRanks {
+		for _, pass := range []ring.Pass{ring.Forward, ring.Backward} {
+			if err := job.Check(pass, job.Plans(pass)); err != nil {
 				return nil, withCode(exitInternal, err)
 			}
-			r.Proved = true
 		}
-		for rank, steps := range plans {
-			var pairs, sent, between int64
-			for _, s := range steps {
-				pairs += s.Pairs
-				if s.Op != ring.Send {
-					continue
-				}
-				sent += s.Bytes(p.shape)
-				if s.Peer/perNode != rank/perNode {
-					between += s.Bytes(p.shape)
-				}
-			}
-			report.Pairs = append(report.Pairs, pairs)
-			report.BytesSent = append(report.BytesSent, sent)
-			report.BytesLeast = append(report.BytesLeast, job.LeastBytes(rank, pass, p.shape))
-			report.BytesBetweenNodes = append(report.BytesBetweenNodes, between)
-			report.MemoryBytes = append(report.MemoryBytes, job.Memory(rank, p.shape, pass == ring.Backward))
-			report.Steps = append(report.Steps, len(steps))
-		}
+		r.Proved = true
+	}
+	for rank := range ranks {
+		forward := job.PlanOf(rank, ring.Forward)
+		backward := job.PlanOf(rank, ring.Backward)
+		r.Forward.add(job, ring.Forward, rank, perNode, p.shape, forward)
+		r.Backward.add(job, ring.Backward, rank, perNode, p.shape, forward, backward)
+	}
+	for _, report := range []*passReport{&r.Forward, &r.Backward} {
 		report.PairsMaxOverMean = maxOverMean(report.Pairs)
 		report.TokensMaxOverMean = maxOverMean(tokens)
 	}
 	return r, nil
+}
+
+// add appends what a rank does in a pass. The last of plans is that pass's.
+func (report *passReport) add(job *ring.Job, pass ring.Pass, rank, perNode int, shape ring.Shape, plans ...[]ring.Step) {
+	steps := plans[len(plans)-1]
+	var pairs, sent, between int64
+	for _, s := range steps {
+		pairs += s.Pairs
+		if s.Op != ring.Send {
+			continue
+		}
+		sent += s.Bytes(shape)
+		if s.Peer/perNode != rank/perNode {
+			between += s.Bytes(shape)
+		}
+	}
+	report.Pairs = append(report.Pairs, pairs)
+	report.BytesSent = append(report.BytesSent, sent)
+	report.BytesLeast = append(report.BytesLeast, job.LeastBytes(rank, pass, shape))
+	report.BytesBetweenNodes = append(report.BytesBetweenNodes, between)
+	report.MemoryBytes = append(report.MemoryBytes, job.MemoryOf(rank, shape, plans...))
+	report.Steps = append(report.Steps, len(steps))
 }
 
 // maxOverMean is 1 for perfect balance; also where there is nothing at all.
@@ -183,7 +191,7 @@ func maxOverMean(x []int64) float64 {
 // print writes the report for people.
 func (r *planReport) print(out io.Writer, job *ring.Job, p *problem, steps bool) error {
 	s := p.shape
-	fmt.Fprintf(out, "%d x %d tokens, %s, %s, head_dim %d, %s; %s\n", p.batch, p.tokens, plural(s.Heads, "query head"), plural(s.KVHeads, "KV head"), s.HeadDim, s.DType, maskText(p.mask))
+	fmt.Fprintf(out, "%d x %d tokens, %s, %s, head_dim %d, %s; %s\n", p.batch, p.tokens, plural(s.Heads, "query head"), plural(s.KVHeads, "KV head"), s.HeadDim, s.DType, maskText(p.mask, p.tokens))
 	proved := "proved"
 	if !r.Proved {
 		proved = fmt.Sprintf("not proved (more than %d ranks)", proofRanks)

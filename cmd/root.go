@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -56,24 +57,40 @@ answer in time, 70 internal error, 75 interrupted by a signal.`,
 	root.SetOut(out)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return withCode(exitUsage, err) })
 	root.AddCommand(newRun(), newCheck(), newPlan(), newVersion(), newMan())
+	for _, name := range []string{"bench", "sim", "report", "doctor"} {
+		root.AddCommand(&cobra.Command{
+			Use: name, Short: "Not there yet", Hidden: true, DisableFlagParsing: true,
+			RunE: func(*cobra.Command, []string) error { return usageError("the command %s is not there yet", name) },
+		})
+	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	return root
 }
 
-// interruptible gives a context that INT, TERM and USR1 cancel with
-// errInterrupted; a second signal ends the process at once.
+// grace is how long a command may go on after a signal: to leave no file behind,
+// and no longer than launchers and people wait.
+const grace = 5 * time.Second
+
+// interruptible gives a context that INT, TERM, HUP and USR1 cancel with
+// errInterrupted. A second signal, or the end of grace, ends the process.
 func interruptible(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGHUP)
 	go func() {
 		if _, ok := <-signals; !ok {
 			return
 		}
 		cancel(errInterrupted)
-		if _, ok := <-signals; ok {
-			os.Exit(exitInterrupted)
+		select {
+		case _, again := <-signals:
+			if !again {
+				return
+			}
+		case <-time.After(grace):
 		}
+		fmt.Fprintf(os.Stderr, "ringattn: error: %v\n", errInterrupted)
+		os.Exit(exitInterrupted)
 	}()
 	return ctx, func() {
 		signal.Stop(signals)

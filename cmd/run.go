@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"text/tabwriter"
 	"time"
 
@@ -38,7 +39,10 @@ dv. The output appears complete or not at all.`,
 			if in == "" || out == "" {
 				return usageError("run needs --in FILE and --out FILE")
 			}
-			return runWorld(c.Context(), &o, c.OutOrStdout(), func(ctx context.Context, w *world) error {
+			if filepath.Ext(out) == ".npy" {
+				return usageError("--out %s: npy files are not there yet; the output is safetensors", out)
+			}
+			return runWorld(c, &o, func(ctx context.Context, w *world) error {
 				return w.runFile(ctx, in, out, f32)
 			})
 		},
@@ -135,21 +139,25 @@ func (a *attention) write(ctx context.Context, in *shard.Input, path string, f32
 		return err
 	}
 	var temp []byte
+	// Whichever rank fails first removes the file: its abort may end the others
+	// before they get to it.
+	defer func() {
+		if err != nil && temp != nil {
+			err = errors.Join(err, tensorfile.Abort(string(temp)))
+		}
+	}()
 	if w.Rank() == 0 {
 		name, err := tensorfile.CreateTemp(path, header, size)
 		if err != nil {
 			return withInput(err)
 		}
-		defer func() {
-			if err != nil {
-				err = errors.Join(err, tensorfile.Abort(name))
-			}
-		}()
 		temp = []byte(name)
 	}
-	if temp, err = w.Bcast(ctx, 0, temp); err != nil {
+	name, err := w.Bcast(ctx, 0, temp)
+	if err != nil {
 		return err
 	}
+	temp = name
 	if err := a.store(in, string(temp), tensors); err != nil {
 		return err
 	}
@@ -161,6 +169,7 @@ func (a *attention) write(ctx context.Context, in *shard.Input, path string, f32
 			return err
 		}
 	}
+	temp = nil // it is the output now
 	// No rank leaves, and none reports success, before the file is there.
 	return w.Barrier(ctx)
 }
@@ -215,7 +224,7 @@ func (w *world) reportRun(ctx context.Context, a *attention, mine rankReport, in
 	fmt.Fprintf(w.out, "%s\n", versionLine())
 	fmt.Fprintf(w.out, "input      %s: %d x %d tokens, %s, %s, head_dim %d, %s\n",
 		inPath, a.batch, a.tokens, plural(s.Heads, "query head"), plural(s.KVHeads, "KV head"), s.HeadDim, s.DType)
-	fmt.Fprintf(w.out, "mask       %s\n", maskText(a.mask))
+	fmt.Fprintf(w.out, "mask       %s\n", maskText(a.mask, a.tokens))
 	fmt.Fprintf(w.out, "ranks      %d (%s), layout %s, schedule %s\n", w.Size(), w.launch, a.job.Batch.Layout.Name, a.job.Schedule)
 	fmt.Fprintf(w.out, "transport  %s\n", w.Describe())
 	fmt.Fprintf(w.out, "backend    %s (%s)\n\n", a.backend.Name(), w.why)

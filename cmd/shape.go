@@ -9,6 +9,7 @@ import (
 
 	"ringattn/cases"
 	"ringattn/ring"
+	"ringattn/shard"
 )
 
 // shapeFlags describe a problem without a file.
@@ -31,7 +32,9 @@ func (s *shapeFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&s.heads, "heads", "4/2", "query heads/KV heads")
 	f.IntVar(&s.headDim, "head-dim", 64, "head dimension")
 	f.StringVar(&s.dtype, "dtype", "f32", "f32, bf16 or f16")
-	f.StringArrayVar(&s.masks, "mask", nil, "PART[,PART..] of causal, full, window:W (W counts the query itself), docs:FILE, docs:lognormal:MEDIAN:SIGMA, images:COUNTxTOKENS; causal unless full is there (default causal)")
+	f.StringArrayVar(&s.masks, "mask", nil, "PART[,PART..] of causal, full, window:W (W counts the query itself), "+
+		"docs:FILE (document lengths, one a line, repeated or cut to fill the row), docs:lognormal:MEDIAN:SIGMA, "+
+		"images:COUNTxTOKENS; causal unless full is there (default causal)")
 }
 
 // absent refuses shape flags beside another description of the problem.
@@ -44,11 +47,27 @@ func (s *shapeFlags) absent(f *pflag.FlagSet, beside string) error {
 	return nil
 }
 
-// list gives the shapes asked for: each length with each mask.
-func (s *shapeFlags) list(f *pflag.FlagSet) ([]cases.Shape, error) {
+// noOverrides refuses the flags that override what a file says, where there is
+// no file.
+func noOverrides(f *pflag.FlagSet, but string) error {
 	for _, m := range maskFlags {
-		if f.Changed(m.flag) && m.flag != "scale" {
-			return nil, usageError("--%s overrides what a file says; without a file --mask describes the mask", m.flag)
+		if f.Changed(m.flag) && m.flag != but {
+			return usageError("--%s overrides what a file says; without a file --seq and --mask describe the problem", m.flag)
+		}
+	}
+	return nil
+}
+
+// list gives the shapes asked for: each length with each mask.
+func (s *shapeFlags) list(f *pflag.FlagSet, override map[string]string) ([]cases.Shape, error) {
+	if err := noOverrides(f, "scale"); err != nil {
+		return nil, err
+	}
+	scale := 0.0
+	if text, ok := override[shard.KeyScale]; ok {
+		var err error
+		if scale, err = shard.ParseScale(text); err != nil {
+			return nil, err
 		}
 	}
 	if len(s.seq) == 0 {
@@ -85,12 +104,15 @@ func (s *shapeFlags) list(f *pflag.FlagSet) ([]cases.Shape, error) {
 			if n < 1 {
 				return nil, usageError("--seq is %d, want at least 1", n)
 			}
+			if err := shard.Limits(s.batch, n, h, s.headDim); err != nil {
+				return nil, err
+			}
 			mask, err := spec.Build(n, s.batch)
 			if err != nil {
 				return nil, withCode(exitUsage, fmt.Errorf("--mask: %w", err))
 			}
 			shapes = append(shapes, cases.Shape{
-				Name: spec.String(), Batch: s.batch, Tokens: n, Heads: h, KVHeads: g, HeadDim: s.headDim, DType: s.dtype, Mask: mask,
+				Name: spec.String(), Batch: s.batch, Tokens: n, Heads: h, KVHeads: g, HeadDim: s.headDim, DType: s.dtype, Scale: scale, Mask: mask,
 			})
 		}
 	}
@@ -100,8 +122,8 @@ func (s *shapeFlags) list(f *pflag.FlagSet) ([]cases.Shape, error) {
 var dtypeNames = map[string]ring.DType{"f32": ring.F32, "bf16": ring.BF16, "f16": ring.F16}
 
 // problem is the one shape asked for, as a problem whose tensors nobody reads.
-func (s *shapeFlags) problem(f *pflag.FlagSet) (*problem, error) {
-	shapes, err := s.list(f)
+func (s *shapeFlags) problem(f *pflag.FlagSet, override map[string]string) (*problem, error) {
+	shapes, err := s.list(f, override)
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // maskText says in words what a mask lets a query see.
-func maskText(m segments.Mask) string {
+func maskText(m segments.Mask, tokens int) string {
 	parts := []string{"full"}
 	if m.Causal {
 		parts[0] = "causal"
@@ -25,6 +25,7 @@ func maskText(m segments.Mask) string {
 			padding = padding || d.Start > at
 			at = d.End
 		}
+		padding = padding || at < tokens
 		docs += last + 1
 		images += len(r.Images)
 	}

@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -52,7 +53,7 @@ func newVersion() *cobra.Command {
 				{"revision", revision()},
 				{"go", runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH},
 				{"mpi", mpi.Version()},
-				{"cpu kernels", strings.Join(kernels.ISAs(), ", ")},
+				{"cpu kernels", cmp.Or(strings.Join(kernels.ISAs(), ", "), "none: built without cgo")},
 				{"cuda", "not built in"},
 			}
 			if asJSON {

@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
 
 	"ringattn/inproc"
 	"ringattn/kernels"
@@ -28,6 +31,7 @@ type world struct {
 	log     zerolog.Logger
 	host    hostFacts
 	hosts   []hostFacts // of all ranks
+	command string      // its name
 	launch  string      // who started the ranks
 	shared  bool        // all ranks are one process
 	threads int
@@ -47,9 +51,14 @@ func abort(code int) {
 // runWorld brings up the ranks and runs body on each: in this process those
 // that --ranks asks for, else this process's rank of the MPI job. The error of
 // the rank that failed first ends the command.
-func runWorld(ctx context.Context, o *options, out io.Writer, body func(context.Context, *world) error) error {
-	if err := o.validate(); err != nil {
+func runWorld(cmd *cobra.Command, o *options, body func(context.Context, *world) error) error {
+	if err := o.validate(cmd.Flags()); err != nil {
 		return err
+	}
+	ctx, out := cmd.Context(), cmd.OutOrStdout()
+	named := func(ctx context.Context, w *world) error {
+		w.command = cmd.Name()
+		return body(ctx, w)
 	}
 	launch := mpi.Launched()
 	if o.ranks > 0 {
@@ -59,7 +68,7 @@ func runWorld(ctx context.Context, o *options, out io.Writer, body func(context.
 		if o.expectRanks > 0 && o.expectRanks != o.ranks {
 			return environmentError("--expect-ranks %d, and --ranks %d", o.expectRanks, o.ranks)
 		}
-		return runInProcess(ctx, o, out, o.ranks, "--ranks, in one process", body)
+		return runInProcess(ctx, o, out, o.ranks, "--ranks, in one process", named)
 	}
 	if !mpi.Built {
 		if err := launch.CheckWorld(1, false); err != nil {
@@ -68,7 +77,7 @@ func runWorld(ctx context.Context, o *options, out io.Writer, body func(context.
 		if o.expectRanks > 1 {
 			return environmentError("--expect-ranks %d, and this build has no MPI: there is 1 rank", o.expectRanks)
 		}
-		return runInProcess(ctx, o, out, 1, "one process, built without MPI", body)
+		return runInProcess(ctx, o, out, 1, "one process, built without MPI", named)
 	}
 	c, err := mpi.Start()
 	if err != nil {
@@ -83,7 +92,7 @@ func runWorld(ctx context.Context, o *options, out io.Writer, body func(context.
 		if o.expectRanks > 0 && o.expectRanks != c.Size() {
 			return environmentError("--expect-ranks %d, and the MPI world has %s", o.expectRanks, plural(c.Size(), "rank"))
 		}
-		return w.run(ctx, out, body)
+		return w.run(ctx, out, named)
 	}()
 	if errors.Is(err, errWrong) {
 		// All ranks know it, so that one can tell and the job end in order: the exit
@@ -146,7 +155,7 @@ func runInProcess(ctx context.Context, o *options, out io.Writer, ranks int, lau
 	for _, end := range inproc.New(ranks) {
 		all.Go(func() {
 			w := &world{Comm: ring.Comm{Transport: end, Timeout: o.timeout}, options: o, launch: launch, shared: true}
-			if err := w.run(ctx, out, body); err != nil {
+			if err := guarded(func() error { return w.run(ctx, out, body) }); err != nil {
 				first.Do(func() { cause = err })
 				cancel(fmt.Errorf("rank %d failed", end.Rank()))
 			}
@@ -154,6 +163,16 @@ func runInProcess(ctx context.Context, o *options, out io.Writer, ranks int, lau
 	}
 	all.Wait()
 	return cause
+}
+
+// guarded makes a panic an internal error.
+func guarded(do func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &coded{exitInternal, fmt.Errorf("internal error: %v\n%s", p, debug.Stack())}
+		}
+	}()
+	return do()
 }
 
 // run is the life of one rank.
@@ -197,21 +216,24 @@ func (w *world) run(ctx context.Context, out io.Writer, body func(context.Contex
 // chooseThreads finds how many threads the rank computes with.
 func (w *world) chooseThreads() error {
 	share := w.sharers()
-	w.threads, w.why = max(1, w.host.CPULimit/share), fmt.Sprintf("%s, shared by %s", plural(w.host.CPULimit, "allowed CPU"), plural(share, "rank"))
-	for _, name := range []string{"SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS"} {
+	if w.options.threads > 0 {
+		w.threads, w.why = w.options.threads, "--threads"
+		return nil
+	}
+	for _, name := range []string{"OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"} {
 		text := os.Getenv(name)
 		if text == "" {
 			continue
 		}
-		n, err := strconv.Atoi(text)
+		first, _, _ := strings.Cut(text, ",") // OpenMP has one number a level
+		n, err := strconv.Atoi(strings.TrimSpace(first))
 		if err != nil || n < 1 {
 			return environmentError("%s is %q, want a number of threads", name, text)
 		}
 		w.threads, w.why = n, name
+		return nil
 	}
-	if w.options.threads > 0 {
-		w.threads, w.why = w.options.threads, "--threads"
-	}
+	w.threads, w.why = max(1, w.host.CPULimit/share), fmt.Sprintf("%s, shared by %s", plural(w.host.CPULimit, "allowed CPU"), plural(share, "rank"))
 	return nil
 }
 
@@ -229,14 +251,13 @@ func (w *world) sharers() int {
 
 // openBackend opens what computes on this rank.
 func (w *world) openBackend() (ring.Backend, error) {
-	switch w.options.backend {
-	case "cuda":
+	switch {
+	case w.options.backend == "cuda":
 		return nil, environmentError("--backend cuda: this build has no CUDA kernels")
-	case "ref":
+	case w.options.transport == "device":
+		return nil, environmentError("--transport device: the CPU backends have no device memory")
+	case w.options.backend == "ref":
 		return kernels.Reference(), nil
-	}
-	if w.options.transport == "device" {
-		return nil, environmentError("--transport device: the CPU backend has no device memory")
 	}
 	b, err := kernels.CPU(w.threads, os.Getenv("RINGATTN_TEST_ISA"))
 	return b, withCode(exitEnvironment, err)

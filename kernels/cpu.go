@@ -70,9 +70,6 @@ func ISAs() []string {
 	return names
 }
 
-// ISA is the instruction set that CPU takes by itself.
-func ISA() string { return ISAs()[0] }
-
 // PeakFLOPS measures what threads threads reach together with fused multiply-adds
 // of float32 in isa ("" for the best) and nothing else, in FLOP/s: the rate that a
 // kernel's is a fraction of. Takes some 50 ms; 0 for an isa that this CPU lacks.
@@ -126,7 +123,11 @@ func (t *table) check(call string, status C.int32_t) error {
 	if status == C.RATTN_OK {
 		return nil
 	}
-	return fmt.Errorf("kernels: %s: %s", call, C.GoString(C.call_error(t.fn, t.ctx)))
+	err := fmt.Errorf("kernels: %s: %s", call, C.GoString(C.call_error(t.fn, t.ctx)))
+	if status == C.RATTN_ERR_MEMORY {
+		err = fmt.Errorf("%w: %w", ring.ErrMemory, err)
+	}
+	return err
 }
 
 func (t *table) Name() string { return t.name }

@@ -32,6 +32,10 @@ static void softmax_block(rattn_tile *t, int64_t b, int64_t key, int64_t width) 
       vf factor = v_set1(alpha);
       for (int64_t d = 0; d < width; d += VL) v_store(acc + d, v_load(acc + d) * factor);
     }
+    if (t->m[m] == -INFINITY) {  // scores of -Inf alone, so far: as if it saw nothing
+      for (int64_t n = begin; n < end; n++) s[n] = 0;
+      continue;
+    }
     vf shift = v_set1(t->m[m]), sum = v_set1(0);
     for (int64_t n = begin; n < end; n += VL) {
       vf p = v_exp(v_load(s + n) - shift);
@@ -63,7 +67,7 @@ static void store_running(const rattn_job *job, const rattn_tile *t, int64_t hea
   const rattn_forward_args *a = &job->op.forward;
   const int64_t dim = job->shape.head_dim, row = tensor_row(job, t, head, m);
   float *out = a->out + row * dim;
-  if (t->lo[m] < t->hi[m]) {
+  if (t->lo[m] < t->hi[m] && t->l[m] != 0) {
     const float *acc = t->acc + m * job->width, scale = 1 / t->l[m];
     for (int64_t d = 0; d < dim; d++) out[d] = acc[d] * scale;
     a->lse[row] = t->m[m] + logf(t->l[m]);

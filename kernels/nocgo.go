@@ -10,16 +10,13 @@ import (
 	"ringattn/ring"
 )
 
-var errNoCgo = errors.New("kernels: open: the CPU kernels are in C, and this program was built without cgo")
+var errNoCgo = errors.New("kernels: open: the CPU kernels are in C, and this program was built without cgo; --backend ref is there, and slow")
 
 // CPU needs cgo, which this build is without.
 func CPU(threads int, isa string) (ring.Backend, error) { return nil, errNoCgo }
 
 // ISAs is empty in a build without cgo.
 func ISAs() []string { return nil }
-
-// ISA is empty in a build without cgo.
-func ISA() string { return "" }
 
 // PeakFLOPS is 0 in a build without cgo.
 func PeakFLOPS(threads int, isa string) float64 { return 0 }

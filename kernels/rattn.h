@@ -1,7 +1,7 @@
 // rattn.h: the C ABI between the Go program and its attention kernels.
 //
 // A backend is a table of functions. rattn_cpu() returns the CPU's table;
-// rattn_cuda() returns the GPU's, or NULL in a build without CUDA.
+// a GPU's comes with its own, rattn_cuda().
 //
 // Rules: integers have fixed width; offsets, counts and sizes in memory are
 // int64_t; arrays are passed as flat pointers into the backend's memory; the
@@ -106,7 +106,6 @@ typedef struct {
 } rattn_backend;
 
 const rattn_backend *rattn_cpu(void);
-const rattn_backend *rattn_cuda(void);
 
 #ifdef __cplusplus
 }

@@ -188,6 +188,9 @@ func (r *reference) Forward(s ring.Shape, t *ring.Tensors, c ring.Chunk, rows ri
 				scores[j] = float64(s.Scale) * dot(q, kv.at(j, h/group))
 				top = math.Max(top, scores[j])
 			}
+			if math.IsInf(top, -1) {
+				continue // scores of -Inf alone, so far: as if it saw nothing
+			}
 			total := math.Exp(float64(*lse) - top)
 			for d := range sum {
 				sum[d] = total * float64(out[d])

@@ -1,6 +1,9 @@
 package ring
 
-import "unsafe"
+import (
+	"errors"
+	"unsafe"
+)
 
 // DType is the element type of q, k, v and dout. Softmax statistics, running
 // outputs and gradient sums are float32 whatever the DType.
@@ -81,6 +84,10 @@ type Chunk struct {
 	Tokens int
 	KV     unsafe.Pointer
 }
+
+// ErrMemory is wrapped by the error of an Alloc, or of a call that needs
+// workspace, where there is not enough memory.
+var ErrMemory = errors.New("not enough memory")
 
 // Event marks a place in a backend's queue.
 type Event int64

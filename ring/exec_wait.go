@@ -87,6 +87,9 @@ func (e *Exec) poll() (progress bool, err error) {
 func (e *Exec) expired(ctx context.Context, slot *slotState, exposed time.Time) error {
 	err := ctx.Err()
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		if len(slot.transfers) == 0 {
+			return fmt.Errorf("%w, while computing", context.Cause(ctx))
+		}
 		return fmt.Errorf("%w, while waiting for %s", context.Cause(ctx), rankList(missing(slot.transfers)))
 	}
 	if len(slot.transfers) == 0 || exposed.IsZero() {

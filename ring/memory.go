@@ -3,34 +3,41 @@ package ring
 // Memory is the number of bytes that a rank allocates for one layer: its own
 // tensors (q, k, v, out in float32, lse; with backward dout, delta and float32
 // dq, dk, dv), the slots of its plans and the intervals of its queries. Buffers
-// for files (a mebibyte) and the kernels' workspace (on the CPU packed keys and
-// partial sums, up to 128 MiB, and a few mebibytes a thread) come on top.
+// for files (a mebibyte), the batch's index, which every rank has for all ranks
+// (about 150 bytes a run of a document), and the kernels' workspace (on the CPU
+// packed keys and partial sums, up to 128 MiB, and a few mebibytes a thread) come
+// on top.
 func (j *Job) Memory(rank int, s Shape, backward bool) int64 {
+	plans := [][]Step{j.PlanOf(rank, Forward)}
+	if backward {
+		plans = append(plans, j.PlanOf(rank, Backward))
+	}
+	return j.MemoryOf(rank, s, plans...)
+}
+
+// MemoryOf is Memory where the plans of the rank are there already: that of
+// Forward, and with backward that of Backward.
+func (j *Job) MemoryOf(rank int, s Shape, plans ...[]Step) int64 {
 	tokens := int64(j.Batch.Order(rank).Tokens)
 	heads, dims := int64(s.Heads), int64(s.Heads)*int64(s.HeadDim)
 	perToken := dims*s.DType.Size() + s.KVTokenBytes() + 4*dims + 4*heads
-	passes := []Pass{Forward}
-	if backward {
+	if len(plans) > 1 {
 		perToken += dims*s.DType.Size() + 4*heads + 4*dims + s.GradTokenBytes()
-		passes = append(passes, Backward)
 	}
 	bytes := tokens * perToken
 	most := map[Slot]int{}
-	for _, p := range passes {
-		steps := j.PlanOf(rank, p)
+	for _, steps := range plans {
 		for slot, n := range SlotTokens(steps) {
 			most[slot] = max(most[slot], n)
-		}
-		if p == Forward {
-			for _, step := range steps {
-				if step.Op == Attend {
-					bytes += 8 * int64(j.Batch.Need(rank, step.Owner).Q.Len())
-				}
-			}
 		}
 	}
 	for slot, n := range most {
 		bytes += int64(n) * s.tokenBytes(slot)
+	}
+	for _, step := range plans[0] { // both passes share the intervals
+		if step.Op == Attend {
+			bytes += 8 * int64(j.Batch.Need(rank, step.Owner).Q.Len())
+		}
 	}
 	return bytes
 }

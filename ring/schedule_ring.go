@@ -14,8 +14,9 @@ import (
 // the receiver that still holds it, the owner else. A rank has two K/V slots,
 // so it holds a chunk until the next but one arrives.
 //
-// Nothing can hang: a step of round d waits for transfers of rounds up to d
-// alone, and each rank posts its messages of round d before it waits for one.
+// Nothing can hang: a step of round d waits for keys of rounds up to d and for
+// gradients of rounds before d. Each rank posts its keys of round d before it waits
+// for any of that round, and its gradients of round d before it goes on to the next.
 //
 // Backward, a rank adds up its gradients of the chunk of round d in an
 // accumulator of its own while the sum of the ranks before comes in, adds the
@@ -128,7 +129,7 @@ func (j *Job) hop(owner, round int) (hop, bool) {
 // ring yields the steps of one rank: its own keys, and then a few phases a round.
 func (j *Job) ring(rank int, pass Pass, yield func(Step) bool) {
 	p := ringPlan{
-		job: j, rank: rank, pass: pass, yield: yield, ok: true, busy: map[Slot]bool{},
+		job: j, rank: rank, pass: pass, yield: yield, ok: true,
 		sends: j.sends[rank], needs: j.needs[rank], held: [kvSlots]int{-1, -1},
 	}
 	if n := j.Batch.Need(rank, rank); n.Pairs > 0 {
@@ -156,8 +157,8 @@ type ringPlan struct {
 	pass  Pass
 	round int
 	yield func(Step) bool
-	ok    bool          // yield wants more
-	busy  map[Slot]bool // something may still use it
+	ok    bool                     // yield wants more
+	busy  [2 * (gradHome + 1)]bool // by slotIndex: something may still use it
 
 	sends []hop        // of keys, those to come
 	needs []need       // chunks to come
@@ -287,7 +288,7 @@ func (p *ringPlan) attend(s Step, n segments.Need) {
 
 // wait is there only for a slot that something may still use.
 func (p *ringPlan) wait(s Slot) {
-	if p.busy[s] {
+	if p.busy[slotIndex(s)] {
 		p.step(Step{Op: Wait, Slot: s})
 	}
 }
@@ -296,13 +297,9 @@ func (p *ringPlan) step(s Step) {
 	if !p.ok {
 		return
 	}
-	if s.Op == Wait {
-		delete(p.busy, s.Slot)
-	} else {
-		p.busy[s.Slot] = true
-		if s.Acc.Grad {
-			p.busy[s.Acc] = true
-		}
+	p.busy[slotIndex(s.Slot)] = s.Op != Wait
+	if s.Acc.Grad {
+		p.busy[slotIndex(s.Acc)] = true
 	}
 	s.Round = p.round
 	p.ok = p.yield(s)

@@ -25,7 +25,7 @@ func (p Pass) String() string {
 // Op is what a Step does.
 type Op uint8
 
-// The operations of a plan. Recv, Send, Zero, Attend and Add only start what
+// What a step can do. Recv, Send, Zero, Attend and Add only start what
 // they name; Zero, Attend and Add then run one after another, in this order.
 const (
 	Recv   Op = iota // start receiving Owner's tokens Range from Peer into Slot

@@ -13,10 +13,11 @@ in=testdata/real/lm_window128.safetensors
 out=build/demo.safetensors
 mkdir -p build
 
-# four ARGUMENT...: the binary on four ranks; says the command to type.
+# four ARGUMENT...: the binary on four ranks; says the command to type. The script is
+# mpirun -n 4 that lets root start it, and more ranks than there are cores.
 four() {
 	if [ -n "$mpirun" ]; then
-		printf '\n$ %s -n 4 %s %s\n\n' "$mpirun" "${bin#"$PWD"/}" "$*"
+		printf '\n$ scripts/mpirun.sh 4 %s %s\n\n' "${bin#"$PWD"/}" "$*"
 		scripts/mpirun.sh 4 "$bin" "$@"
 	else
 		printf '\n$ %s %s --ranks 4\n\n' "${bin#"$PWD"/}" "$*"

@@ -50,8 +50,8 @@ func Shards(tokens int, lengths []int) (Layout, error) {
 	l := Layout{Name: "shards", Tokens: tokens, Spans: make([][]Span, len(lengths))}
 	at := 0
 	for r, n := range lengths {
-		if n < 0 {
-			return Layout{}, fmt.Errorf("segments: the shard of rank %d has %d tokens", r, n)
+		if n < 0 || n > tokens-at {
+			return Layout{}, fmt.Errorf("segments: the shard of rank %d has %d tokens, %d of %d are left for it", r, n, tokens-at, tokens)
 		}
 		l.Spans[r] = join(Span{at, at + n})
 		at += n

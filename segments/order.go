@@ -106,6 +106,9 @@ func NewBatch(l Layout, m Mask) (*Batch, error) {
 	if len(m.Rows) == 0 {
 		return nil, fmt.Errorf("segments: the batch has no rows")
 	}
+	if m.Window >= l.Tokens {
+		m.Window = 0 // it bounds nothing
+	}
 	b := &Batch{Layout: l, Mask: m, orders: make([]Order, l.Ranks())}
 	for r, spans := range l.Spans {
 		b.orders[r] = newOrder(spans, m.Rows)

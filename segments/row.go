@@ -47,33 +47,70 @@ type Row struct {
 // mapped to dense ones in order of first appearance. A run of one id that
 // returns after another is the same document. Padding does not split an image.
 func NewRow(tokens int, ids, types, pad []int64) Row {
-	var row Row
+	var b RowBuilder
+	b.Add(tokens, ids, types, pad)
+	return b.Row()
+}
+
+// RowBuilder encodes a row of which only a block is there at a time. The zero
+// value is ready.
+type RowBuilder struct {
+	row    Row
+	tokens int // so far
+	dense  map[int64]int
+}
+
+// Add takes the next tokens of the row; the arguments are those of NewRow.
+func (b *RowBuilder) Add(tokens int, ids, types, pad []int64) {
 	if ids == nil && pad == nil {
-		row = SingleDocument(tokens)
+		if tokens > 0 {
+			b.document(Span{b.tokens, b.tokens + tokens}, b.number(1))
+		}
 	} else {
-		dense := map[int64]int{}
 		for i := range tokens {
 			id := int64(1)
 			if ids != nil {
 				id = ids[i]
 			}
-			if id <= 0 || pad != nil && pad[i] != 0 {
-				continue
+			if id > 0 && (pad == nil || pad[i] == 0) {
+				b.document(Span{b.tokens + i, b.tokens + i + 1}, b.number(id))
 			}
-			doc, ok := dense[id]
-			if !ok {
-				doc = len(dense)
-				dense[id] = doc
-			}
-			if n := len(row.Docs); n > 0 && row.Docs[n-1].Doc == doc && row.Docs[n-1].End == i {
-				row.Docs[n-1].End++
-				continue
-			}
-			row.Docs = append(row.Docs, DocRun{Span{i, i + 1}, doc})
 		}
 	}
-	row.Images = imageBlocks(types)
-	return row
+	for _, s := range imageBlocks(types) {
+		s.Start, s.End = s.Start+b.tokens, s.End+b.tokens
+		if n := len(b.row.Images); n > 0 && b.row.Images[n-1].End == s.Start {
+			b.row.Images[n-1].End = s.End
+			continue
+		}
+		b.row.Images = append(b.row.Images, s)
+	}
+	b.tokens += tokens
+}
+
+// Row is what was added.
+func (b *RowBuilder) Row() Row { return b.row }
+
+// number maps ids to 0, 1, 2 ... in order of first appearance.
+func (b *RowBuilder) number(id int64) int {
+	doc, ok := b.dense[id]
+	if !ok {
+		if b.dense == nil {
+			b.dense = map[int64]int{}
+		}
+		doc = len(b.dense)
+		b.dense[id] = doc
+	}
+	return doc
+}
+
+// document appends a run, or makes the last one longer.
+func (b *RowBuilder) document(s Span, doc int) {
+	if n := len(b.row.Docs); n > 0 && b.row.Docs[n-1].Doc == doc && b.row.Docs[n-1].End == s.Start {
+		b.row.Docs[n-1].End = s.End
+		return
+	}
+	b.row.Docs = append(b.row.Docs, DocRun{s, doc})
 }
 
 // SingleDocument is the row that stands where no ids are given: all tokens are

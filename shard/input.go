@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -58,6 +59,9 @@ type Input struct {
 // override stand in for the metadata of the same key. The caller closes
 // Input.File.
 func Open(path string, override map[string]string) (*Input, error) {
+	if ext := filepath.Ext(path); ext == ".npy" || ext == ".npz" {
+		return nil, bad("%s: %s files are not there yet, only safetensors", path, ext)
+	}
 	f, err := tensorfile.Open(path)
 	if err != nil {
 		if errors.Is(err, tensorfile.ErrFormat) {
@@ -121,6 +125,15 @@ func ParseBool(key, text string) (bool, error) {
 	return false, bad("%s is %q, want true or false", key, text)
 }
 
+// ParseScale reads the factor of q.k: a float32, finite and not 0.
+func ParseScale(text string) (float64, error) {
+	scale, err := strconv.ParseFloat(text, 32)
+	if err != nil || math.IsNaN(scale) || math.IsInf(scale, 0) || scale == 0 {
+		return 0, bad("%s is %q, want a finite number other than 0", KeyScale, text)
+	}
+	return scale, nil
+}
+
 func (in *Input) settings(metadata, override map[string]string) error {
 	for k, v := range override {
 		metadata[k] = v
@@ -145,9 +158,8 @@ func (in *Input) settings(metadata, override map[string]string) error {
 		}
 	}
 	if text, ok := metadata[KeyScale]; ok {
-		in.Scale, err = strconv.ParseFloat(text, 64)
-		if err != nil || math.IsNaN(in.Scale) || math.IsInf(float64(float32(in.Scale)), 0) || float32(in.Scale) == 0 {
-			return bad("%s is %q, want a finite number other than 0", KeyScale, text)
+		if in.Scale, err = ParseScale(text); err != nil {
+			return err
 		}
 	}
 	switch text, ok := metadata[KeyLayout]; {
@@ -156,6 +168,43 @@ func (in *Input) settings(metadata, override map[string]string) error {
 		in.BSHD = true
 	default:
 		return bad("%s is %q, want BHSD or BSHD", KeyLayout, text)
+	}
+	return nil
+}
+
+// The largest problem, so that no count of bytes or pairs overflows 64 bits.
+const (
+	maxRows     = 1 << 24 // of a batch
+	maxNumbers  = 1 << 28 // of one token, all heads
+	maxAllPairs = 1 << 61 // rows x tokens x tokens
+)
+
+// Limits refuses a problem that is too large to be counted.
+func Limits(batch, tokens, heads, headDim int) error {
+	switch {
+	case batch > maxRows:
+		return bad("%d batch rows, the limit is %d", batch, maxRows)
+	case heads > maxNumbers || headDim > maxNumbers || heads*headDim > maxNumbers:
+		return bad("%d heads of head_dim %d, the limit is %d numbers a token", heads, headDim, maxNumbers)
+	case tokens > math.MaxInt32:
+		return bad("%d tokens in a row, the limit is %d", tokens, math.MaxInt32)
+	case float64(batch)*float64(tokens)*float64(tokens) > maxAllPairs:
+		return bad("%d rows of %d tokens have more than %d pairs, the limit", batch, tokens, int64(maxAllPairs))
+	}
+	return nil
+}
+
+// Answers checks that the file holds a right answer for each output, in F32 and
+// in the shapes of the results.
+func (in *Input) Answers() error {
+	for _, want := range in.Outputs(in.DOut != nil, true) {
+		t, ok := in.File.Lookup(want.Name)
+		switch {
+		case !ok:
+			return bad("%s: there is no tensor %q to compare with", in.Path, want.Name)
+		case t.DType != want.DType || !slices.Equal(t.Shape, want.Shape):
+			return bad("%s: tensor %q to compare with is %s %v, want %s %v", in.Path, want.Name, t.DType, t.Shape, want.DType, want.Shape)
+		}
 	}
 	return nil
 }
@@ -178,6 +227,9 @@ func (in *Input) shapes() error {
 	}
 	in.Batch, in.Tokens = int(in.Q.Shape[0]), int(in.Q.Shape[s])
 	in.Heads, in.KVHeads, in.HeadDim = int(in.Q.Shape[h]), int(in.K.Shape[h]), int(in.Q.Shape[3])
+	if err := Limits(in.Batch, in.Tokens, in.Heads, in.HeadDim); err != nil {
+		return err
+	}
 	if in.Heads%in.KVHeads != 0 {
 		return bad("q has %d heads and k has %d: the first must be a multiple of the second", in.Heads, in.KVHeads)
 	}

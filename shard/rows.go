@@ -4,39 +4,44 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"ringattn/segments"
 	"ringattn/tensorfile"
 )
 
-// ReadRows reads the ids, token types and padding of every batch row, a row at
-// a time.
+// ReadRows reads the ids, token types and padding of every batch row, a block of
+// tokens at a time.
 func (in *Input) ReadRows() ([]segments.Row, error) {
+	if in.IDs == nil && in.Types == nil && in.Padding == nil {
+		return slices.Repeat([]segments.Row{segments.SingleDocument(in.Tokens)}, in.Batch), nil
+	}
 	rows := make([]segments.Row, in.Batch)
+	const block = blockBytes / 8
 	for b := range rows {
-		ids, err := in.readRow(in.IDs, b)
-		if err != nil {
-			return nil, err
+		var row segments.RowBuilder
+		for at := 0; at < in.Tokens; at += block {
+			n := min(block, in.Tokens-at)
+			ids, err1 := in.readTokens(in.IDs, b, at, n)
+			types, err2 := in.readTokens(in.Types, b, at, n)
+			padding, err3 := in.readTokens(in.Padding, b, at, n)
+			if err := errors.Join(err1, err2, err3); err != nil {
+				return nil, err
+			}
+			row.Add(n, ids, types, padding)
 		}
-		types, err := in.readRow(in.Types, b)
-		if err != nil {
-			return nil, err
-		}
-		padding, err := in.readRow(in.Padding, b)
-		if err != nil {
-			return nil, err
-		}
-		rows[b] = segments.NewRow(in.Tokens, ids, types, padding)
+		rows[b] = row.Row()
 	}
 	return rows, nil
 }
 
-func (in *Input) readRow(t *tensorfile.Tensor, b int) ([]int64, error) {
+func (in *Input) readTokens(t *tensorfile.Tensor, row, at, n int) ([]int64, error) {
 	if t == nil {
 		return nil, nil
 	}
-	raw := make([]byte, int64(in.Tokens)*t.DType.Size())
-	if err := in.File.ReadAt(*t, raw, int64(b*len(raw))); err != nil {
+	size := t.DType.Size()
+	raw := make([]byte, int64(n)*size)
+	if err := in.File.ReadAt(*t, raw, (int64(row)*int64(in.Tokens)+int64(at))*size); err != nil {
 		return nil, err
 	}
 	return tensorfile.DecodeInt(t.DType, raw)
