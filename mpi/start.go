@@ -46,7 +46,7 @@ func Start() (*Communicator, error) {
 	}
 	if world.thread_level < ThreadFunneled {
 		return nil, fmt.Errorf("mpi: %s gives thread level MPI_THREAD_SINGLE; a Go program has several threads "+
-			"and needs MPI_THREAD_FUNNELED at least: use an MPI built with thread support", Version()) //nolint:misspell // MPI's own name
+			"and needs MPI_THREAD_FUNNELED at least: use an MPI built with thread support", Version())
 	}
 	started = &Communicator{rank: int(world.rank), size: int(world.size), tagMax: int(world.tag_ub)}
 	return started, nil
@@ -61,7 +61,7 @@ func Stop() error {
 	rank := started.rank
 	started = nil
 	if C.rmpi_stop() != C.RMPI_OK {
-		return lastError("MPI_Finalize", rank) //nolint:misspell // MPI's own name
+		return lastError("MPI_Finalize", rank)
 	}
 	return nil
 }
