@@ -46,7 +46,7 @@ func Start() (*Communicator, error) {
 	}
 	if world.thread_level < ThreadFunneled {
 		return nil, fmt.Errorf("mpi: %s gives thread level MPI_THREAD_SINGLE; a Go program has several threads "+
-			"and needs MPI_THREAD_FUNNELED at least: use an MPI built with thread support", Version())
+			"and needs MPI_THREAD_FUNNELED at least: use an MPI built with thread support", Version()) //nolint:misspell // MPI's own name
 	}
 	started = &Communicator{rank: int(world.rank), size: int(world.size), tagMax: int(world.tag_ub)}
 	return started, nil
