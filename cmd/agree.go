@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
+
+	"ringattn/cases"
 )
 
 // fact is one thing that all ranks must agree on.
@@ -46,4 +49,13 @@ func (w *world) agree(ctx context.Context, facts ...fact) error {
 		}
 	}
 	return nil
+}
+
+// agreeShapes compares the shapes of problems without a file, and more.
+func (w *world) agreeShapes(ctx context.Context, shapes []cases.Shape, more ...fact) error {
+	var text []string
+	for _, s := range shapes {
+		text = append(text, fmt.Sprint(s.Name, s.Batch, s.Tokens, s.Heads, s.KVHeads, s.HeadDim, s.DType, s.Scale))
+	}
+	return w.agree(ctx, append(more, fact{"the shapes", strings.Join(text, "; ")})...)
 }

@@ -193,7 +193,7 @@ func TestUsageErrors(t *testing.T) {
 		{"", exitOK, ""},
 		{"--help", exitOK, ""},
 		{"nonsense", exitUsage, "nonsense"},
-		{"bench", exitUsage, "not there yet"},
+		{"sim", exitUsage, "not there yet"},
 		{"doctor --help", exitUsage, "not there yet"},
 		{"man", exitUsage, "folder"},
 		{"run extra", exitUsage, "extra"},

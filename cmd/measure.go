@@ -2,10 +2,37 @@ package cmd
 
 import (
 	"context"
+	"fmt"
 	"math"
 
 	"ringattn/cases"
 )
+
+// hold compares every output with the right answer and lists what is wrong, a
+// line a tensor.
+func (a *attention) hold(ctx context.Context, want answer) (wrong []string, err error) {
+	return a.holdEach(ctx, want, func(string, *cases.Measure, error) {})
+}
+
+// holdEach is hold and tells of each tensor.
+func (a *attention) holdEach(ctx context.Context, want answer, tell func(tensor string, m *cases.Measure, wrong error)) (wrong []string, err error) {
+	lse, err := a.norm(ctx, "lse", want)
+	if err != nil {
+		return nil, err
+	}
+	for _, tensor := range a.outputs() {
+		m, err := a.measure(ctx, tensor, want)
+		if err != nil {
+			return nil, err
+		}
+		beyond := m.Check(cases.Bounds(a.shape.DType.String(), tensor, lse.MaxAbs))
+		if beyond != nil {
+			wrong = append(wrong, fmt.Sprintf("%s: %v", tensor, beyond))
+		}
+		tell(tensor, m, beyond)
+	}
+	return wrong, nil
+}
 
 // eachToken calls do for every token of the rank.
 func (a *attention) eachToken(do func(at, row, pos int)) {

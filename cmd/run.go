@@ -2,7 +2,6 @@ package cmd
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -206,19 +205,9 @@ type rankReport struct {
 
 // reportRun prints who ran where and where the time went.
 func (w *world) reportRun(ctx context.Context, a *attention, mine rankReport, inPath, outPath string) error {
-	text, err := json.Marshal(mine)
-	if err != nil {
-		return err
-	}
-	all, err := w.Gather(ctx, 0, text)
+	ranks, err := gatherAll(ctx, w, mine)
 	if err != nil || w.Rank() != 0 {
 		return err
-	}
-	ranks := make([]rankReport, len(all))
-	for r := range all {
-		if err := json.Unmarshal(all[r], &ranks[r]); err != nil {
-			return err
-		}
 	}
 	s := a.shape
 	fmt.Fprintf(w.out, "%s\n", versionLine())
@@ -259,10 +248,7 @@ func (w *world) reportRun(ctx context.Context, a *attention, mine rankReport, in
 			pairs += x.Passes[i].Pairs
 		}
 		total += slowest
-		flops := 4 * float64(s.Heads) * float64(s.HeadDim) * float64(pairs)
-		if p == ring.Backward {
-			flops *= 2.5
-		}
+		flops := passFLOPs(s, pairs, p)
 		fmt.Fprintf(w.out, "%-10v %s, slowest rank; %.2f GFLOP, %.2f GFLOP/s per rank\n", p, millis(slowest), flops/1e9,
 			flops/1e9/slowest.Seconds()/float64(w.Size()))
 	}

@@ -213,3 +213,39 @@ exec "$@" --window $window
 		t.Errorf("exit %d\n%s", code, text)
 	}
 }
+
+// G1: signals that mean nothing change nothing, with and without Go's preemption;
+// INT ends the job in order.
+func TestSignals(t *testing.T) {
+	bin := binary(t)
+	for _, debug := range []string{"", "asyncpreemptoff=1"} {
+		c := exec.Command(bin, "bench", "--ranks", "2", "--seq", "2000", "--repeats", "100000", "--log-level", "error")
+		c.Env = environment("GODEBUG=" + debug)
+		var text bytes.Buffer
+		c.Stdout, c.Stderr = &text, &text
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(500 * time.Millisecond)
+		for range 1000 {
+			for _, s := range []syscall.Signal{syscall.SIGURG, syscall.SIGWINCH, syscall.SIGCHLD} {
+				if err := c.Process.Signal(s); err != nil {
+					t.Fatalf("it has ended: %v\n%s", err, text.String())
+				}
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if err := c.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		err := c.Wait()
+		if code := c.ProcessState.ExitCode(); code != 75 || strings.Contains(text.String(), "signal stack") {
+			t.Errorf("GODEBUG=%s: exit %d (%v)\n%s", debug, code, err, text.String())
+		}
+		for line := range strings.Lines(text.String()) {
+			if !strings.HasPrefix(line, "#") && !strings.Contains(line, "interrupted by a signal") {
+				t.Errorf("GODEBUG=%s: it says %q", debug, line)
+			}
+		}
+	}
+}
