@@ -29,6 +29,22 @@ func Delay(delay func(src, dst, tag int, bytes int64) time.Duration) Option {
 	return func(w *world) { w.delay = delay }
 }
 
+// Link models a network: each rank sends over a link of its own that carries so
+// many bytes a second, one message after another.
+func Link(bytesPerSecond float64) Option {
+	return func(w *world) {
+		free := make([]time.Time, len(w.ends)) // by sender, whose goroutine alone uses it
+		w.delay = func(src, _, _ int, bytes int64) time.Duration {
+			now := time.Now()
+			if free[src].Before(now) {
+				free[src] = now
+			}
+			free[src] = free[src].Add(time.Duration(float64(bytes) / bytesPerSecond * float64(time.Second)))
+			return free[src].Sub(now)
+		}
+	}
+}
+
 // Reorder shuffles the order in which messages complete, but never that of two
 // messages of one pair of ranks and one tag.
 func Reorder(seed uint64) Option {
