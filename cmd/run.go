@@ -98,7 +98,7 @@ func (w *world) runFile(ctx context.Context, inPath, outPath string, f32 bool) e
 		return err
 	}
 	r := rankReport{
-		Host: w.host.Host, CPUs: formatList(w.host.CPUs), Threads: w.threads, Tokens: a.x.Tokens,
+		Host: w.host.Host, CPUs: formatList(w.host.CPUs), Backend: a.backend.Name(), Threads: w.threads, Tokens: a.x.Tokens,
 		Need: a.need, Peak: peakMemory() - w.host.StartMemory,
 		Load: loaded.Sub(start), Store: time.Since(computed), Passes: stats,
 	}
@@ -196,6 +196,7 @@ func (a *attention) store(in *shard.Input, temp string, tensors []tensorfile.Ten
 // rankReport is what a rank tells rank 0 of its run.
 type rankReport struct {
 	Host, CPUs  string
+	Backend     string
 	Threads     int
 	Tokens      int
 	Need, Peak  int64
@@ -216,7 +217,13 @@ func (w *world) reportRun(ctx context.Context, a *attention, mine rankReport, in
 	fmt.Fprintf(w.out, "mask       %s\n", maskText(a.mask, a.tokens))
 	fmt.Fprintf(w.out, "ranks      %d (%s), layout %s, schedule %s\n", w.Size(), w.launch, a.job.Batch.Layout.Name, a.job.Schedule)
 	fmt.Fprintf(w.out, "transport  %s\n", w.Describe())
-	fmt.Fprintf(w.out, "backend    %s (%s)\n\n", a.backend.Name(), w.why)
+	fmt.Fprintf(w.out, "backend    %s (%s)\n", a.backend.Name(), w.why)
+	for r, x := range ranks {
+		if x.Backend != a.backend.Name() {
+			fmt.Fprintf(w.out, "           but rank %d: %s\n", r, x.Backend)
+		}
+	}
+	fmt.Fprintln(w.out)
 	t := tabwriter.NewWriter(w.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(t, "rank\thost\tCPUs\tthreads\ttokens\tpass\ttime\tkernel\texposed wait\tsent\tpairs\tmemory\t\n")
 	for r, x := range ranks {
