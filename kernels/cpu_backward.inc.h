@@ -72,7 +72,7 @@ static void backward_task(const rattn_job *job, float *workspace, int64_t task) 
         t.m[m] = job->op.backward.lse[row];
         t.l[m] = job->op.backward.delta[row];
       }
-      for (int64_t j = 0; j < job->key_tiles; j++) {
+      for (int64_t j = t.key_tile; j < t.key_tiles; j++) {
         const int64_t key = j * NB, at = head * job->key_tiles + j;
         if (!begin_keys(&t, key)) continue;
         if (!touched[j]) {

@@ -87,7 +87,7 @@ static void forward_task(const rattn_job *job, float *workspace, int64_t task) {
   if (begin_tile(job, &t, index)) {
     pack_tile(job, &t, head, job->q, job->shape.scale, t.q, NULL);
     for (int64_t m = 0; m < t.blocks * MR; m++) load_running(job, &t, head, m);
-    for (int64_t j = 0; j < job->key_tiles; j++) {
+    for (int64_t j = t.key_tile; j < t.key_tiles; j++) {
       const int64_t key = j * NB, at = head * job->key_tiles + j;
       if (!begin_keys(&t, key)) continue;
       all_scores(&t, t.q, job->kt + at * NB * dim, dim, t.p);

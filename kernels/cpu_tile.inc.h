@@ -13,16 +13,17 @@
 #include "cpu_pack.inc.h"
 
 typedef struct {
-  int64_t row0, rows, blocks;  // rows [row0, row0 + rows) of the job, in blocks of MR
-  int odd_q, odd_dout;         // some row holds Inf or NaN
-  float *q, *dout;             // [blocks][head_dim][MR]: scale * q, and dout
-  float *q_rows, *dout_rows;   // [width / NR][tile_rows][NR]: the same as panels
-  float *acc;                  // [tile_rows][width]: the running output, or dq / scale
-  float *p, *ds;               // [tile_rows][LD]: scores, then p; dout.v, then ds
-  float *row;                  // [max(MR, NR)][head_dim]: rows being packed
-  float *m, *l;                // [tile_rows] forward: running maximum and sum; backward: lse and delta
-  int32_t *lo, *hi;            // [tile_rows]: visible keys of the block of keys
-  int32_t *from, *to;          // [blocks]: visible keys of the current key tile
+  int64_t row0, rows, blocks;   // rows [row0, row0 + rows) of the job, in blocks of MR
+  int64_t key_tile, key_tiles;  // key tiles [key_tile, key_tiles) hold all that the rows see
+  int odd_q, odd_dout;          // some row holds Inf or NaN
+  float *q, *dout;              // [blocks][head_dim][MR]: scale * q, and dout
+  float *q_rows, *dout_rows;    // [width / NR][tile_rows][NR]: the same as panels
+  float *acc;                   // [tile_rows][width]: the running output, or dq / scale
+  float *p, *ds;                // [tile_rows][LD]: scores, then p; dout.v, then ds
+  float *row;                   // [max(MR, NR)][head_dim]: rows being packed
+  float *m, *l;                 // [tile_rows] forward: running maximum and sum; backward: lse and delta
+  int32_t *lo, *hi;             // [tile_rows]: visible keys of the block of keys
+  int32_t *from, *to;           // [blocks]: visible keys of the current key tile
 } rattn_tile;
 
 static float *take(float *base, int64_t *used, int64_t floats) {
@@ -75,7 +76,7 @@ static int begin_tile(const rattn_job *job, rattn_tile *t, int64_t index) {
   t->row0 = index * job->tile_rows;
   t->rows = job->row_count - t->row0 < job->tile_rows ? job->row_count - t->row0 : job->tile_rows;
   t->blocks = (t->rows + MR - 1) / MR;
-  int any = 0;
+  int64_t first = INT64_MAX, last = 0;
   for (int64_t m = 0; m < t->blocks * MR; m++) {
     int64_t lo = 0, hi = 0;
     if (m < t->rows) {
@@ -88,9 +89,12 @@ static int begin_tile(const rattn_job *job, rattn_tile *t, int64_t index) {
     if (lo >= hi) lo = hi = 0;
     t->lo[m] = (int32_t)lo;
     t->hi[m] = (int32_t)hi;
-    any |= lo < hi;
+    if (lo < hi && lo < first) first = lo;
+    if (hi > last) last = hi;
   }
-  return any;
+  t->key_tile = last ? first / NB : 0;
+  t->key_tiles = (last + NB - 1) / NB;
+  return last > 0;
 }
 
 // What row m sees of the key tile at key: keys [*lo, *hi) of the tile.
