@@ -3,6 +3,7 @@ package segments
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -19,19 +20,28 @@ type Piece struct {
 type Order struct {
 	Tokens int // padding left out
 	Pieces []Piece
-	groups []group
-	keys   []uint64 // of groups, ascending
-	pos    Span     // hull of the positions in any row
+	pos    Span // hull of the positions in any row
+
+	// The same again, small: with many documents Need goes over all of it for
+	// each pair of ranks, and its time is that of the memory.
+	keys      []uint64 // of groups, ascending
+	groups    []group
+	stretches []stretch // of Pieces
 }
 
-// group is a document's part of an Order: the pieces [first, last), tokens
-// [at, at+n) of the kernel order, at positions from pos.Start to below pos.End.
-type group struct {
-	row, doc    int
-	first, last int
-	at, n       int
-	pos         Span
-}
+// group is a document's part of an Order: the pieces [first, last), n tokens that
+// stand at at, at+1 ... and lie at positions from start to below end.
+type group struct{ first, last, at, n, start, end int32 }
+
+// stretch is a Piece without its document.
+type stretch struct{ start, end, at int32 }
+
+func (g group) pos() Span { return Span{int(g.start), int(g.end)} }
+
+// tokens is the group's part of the kernel order.
+func (g group) tokens() Span { return Span{int(g.at), int(g.at + g.n)} }
+
+func (s stretch) pos() Span { return Span{int(s.start), int(s.end)} }
 
 // key orders groups by row and document.
 func (p Piece) key() uint64 { return uint64(p.Row)<<32 | uint64(p.Doc) }
@@ -54,13 +64,15 @@ func newOrder(spans []Span, rows []Row) Order {
 		p.At = o.Tokens
 		o.Tokens += p.Pos.Len()
 		o.pos = o.pos.Hull(p.Pos)
-		if n := len(o.groups); n > 0 && o.groups[n-1].row == p.Row && o.groups[n-1].doc == p.Doc {
+		start, end, at := int32(p.Pos.Start), int32(p.Pos.End), int32(p.At)
+		o.stretches = append(o.stretches, stretch{start, end, at})
+		if n := len(o.keys); n > 0 && o.keys[n-1] == p.key() {
 			g := &o.groups[n-1]
-			g.last, g.n, g.pos.End = i+1, g.n+p.Pos.Len(), p.Pos.End
+			g.last, g.n, g.end = int32(i+1), g.n+end-start, end
 			continue
 		}
 		o.keys = append(o.keys, p.key())
-		o.groups = append(o.groups, group{row: p.Row, doc: p.Doc, first: i, last: i + 1, at: p.At, n: p.Pos.Len(), pos: p.Pos})
+		o.groups = append(o.groups, group{int32(i), int32(i + 1), at, end - start, start, end})
 	}
 	return o
 }
@@ -100,6 +112,9 @@ func NewBatch(l Layout, m Mask) (*Batch, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
 	}
+	if l.Tokens > math.MaxInt32 || int64(len(m.Rows))*int64(l.Tokens) > math.MaxInt32*int64(l.Ranks()) {
+		return nil, fmt.Errorf("segments: %d rows of %d tokens over %d ranks, the limit is %d tokens in a row and on a rank", len(m.Rows), l.Tokens, l.Ranks(), math.MaxInt32)
+	}
 	if err := m.Validate(l.Tokens); err != nil {
 		return nil, err
 	}
@@ -133,15 +148,16 @@ type Shared struct {
 // order. The masks within a document play no part in it.
 func SharedDocuments(q, kv *Order) []Shared {
 	var out []Shared
-	for g, h := range shared(q, kv) {
-		out = append(out, Shared{g.row, g.doc, Span{g.at, g.at + g.n}, Span{h.at, h.at + h.n}})
+	for i, j := range shared(q, kv) {
+		p, g, h := q.Pieces[q.groups[i].first], q.groups[i], kv.groups[j]
+		out = append(out, Shared{p.Row, p.Doc, g.tokens(), h.tokens()})
 	}
 	return out
 }
 
-// shared yields the pairs of groups of the same document.
-func shared(q, kv *Order) func(yield func(g, h *group) bool) {
-	return func(yield func(g, h *group) bool) {
+// shared yields the pairs of groups of the same document, as indexes.
+func shared(q, kv *Order) func(yield func(i, j int) bool) {
+	return func(yield func(i, j int) bool) {
 		i, j := 0, 0
 		for i < len(q.keys) && j < len(kv.keys) {
 			switch a, b := q.keys[i], kv.keys[j]; {
@@ -150,7 +166,7 @@ func shared(q, kv *Order) func(yield func(g, h *group) bool) {
 			case a > b:
 				j++
 			default:
-				if !yield(&q.groups[i], &kv.groups[j]) {
+				if !yield(i, j) {
 					return
 				}
 				i, j = i+1, j+1

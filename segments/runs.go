@@ -84,39 +84,41 @@ const fewPieces = 16
 func (b *Batch) Need(q, kv int) Need {
 	var n Need
 	qo, ko := &b.orders[q], &b.orders[kv]
+	view := b.Mask.view()
 	if !b.Mask.Vision {
-		view := rowView{mask: &b.Mask}
 		if r := view.reach(qo.pos); r.none(ko.pos) {
 			return n
 		}
 	}
-	for g, h := range shared(qo, ko) {
-		view := rowView{mask: &b.Mask, images: b.Mask.Rows[g.row].Images}
-		r := view.reach(g.pos)
-		if r.none(h.pos) {
+	for i, j := range shared(qo, ko) {
+		g, h := qo.groups[i], ko.groups[j]
+		if b.Mask.Vision {
+			view.inRow(qo.Pieces[g.first].Row)
+		}
+		r := view.reach(g.pos())
+		if r.none(h.pos()) {
 			continue
 		}
-		if r.all(h.pos) {
-			n.add(int64(g.n)*int64(h.n), Span{g.at, g.at + g.n}, Span{h.at, h.at + h.n})
+		if r.all(h.pos()) {
+			n.add(int64(g.n)*int64(h.n), g.tokens(), h.tokens())
 			continue
 		}
-		queries, keys := qo.Pieces[g.first:g.last], ko.Pieces[h.first:h.last]
-		if len(queries)*len(keys) > fewPieces {
-			view.walk(queries, keys, n.addRun)
+		if (g.last-g.first)*(h.last-h.first) > fewPieces {
+			view.walk(qo.Pieces[g.first:g.last], ko.Pieces[h.first:h.last], n.addRun)
 			continue
 		}
-		for i := range queries {
-			x := &queries[i]
-			r := view.reach(x.Pos)
-			for k := range keys {
-				y := &keys[k]
+		for x := g.first; x < g.last; x++ {
+			queries := qo.stretches[x]
+			r := view.reach(queries.pos())
+			for y := h.first; y < h.last; y++ {
+				keys := ko.stretches[y]
 				switch {
-				case r.none(y.Pos):
-				case r.all(y.Pos):
-					nq, nk := x.Pos.Len(), y.Pos.Len()
-					n.add(int64(nq)*int64(nk), Span{x.At, x.At + nq}, Span{y.At, y.At + nk})
+				case r.none(keys.pos()):
+				case r.all(keys.pos()):
+					nq, nk := int(queries.end-queries.start), int(keys.end-keys.start)
+					n.add(int64(nq)*int64(nk), Span{int(queries.at), int(queries.at) + nq}, Span{int(keys.at), int(keys.at) + nk})
 				default:
-					view.walk(queries[i:i+1], keys[k:k+1], n.addRun)
+					view.walk(qo.Pieces[x:x+1], ko.Pieces[y:y+1], n.addRun)
 				}
 			}
 		}
@@ -143,12 +145,14 @@ func (b *Batch) KeyRanges(q, kv int) []Span {
 // walk emits the runs of a pair of ranks in order of the queries, not merged.
 func (b *Batch) walk(q, kv int, emit func(Run)) {
 	qo, ko := &b.orders[q], &b.orders[kv]
-	for g, h := range shared(qo, ko) {
-		view := rowView{mask: &b.Mask, images: b.Mask.Rows[g.row].Images}
-		switch r := view.reach(g.pos); {
-		case r.none(h.pos):
-		case r.all(h.pos):
-			emit(Run{Q: Span{g.at, g.at + g.n}, Lo: h.at, Hi: h.at + h.n})
+	view := b.Mask.view()
+	for i, j := range shared(qo, ko) {
+		g, h := qo.groups[i], ko.groups[j]
+		view.inRow(qo.Pieces[g.first].Row)
+		switch r := view.reach(g.pos()); {
+		case r.none(h.pos()):
+		case r.all(h.pos()):
+			emit(Run{Q: g.tokens(), Lo: int(h.at), Hi: int(h.at + h.n)})
 		default:
 			view.walk(qo.Pieces[g.first:g.last], ko.Pieces[h.first:h.last], emit)
 		}
@@ -157,8 +161,32 @@ func (b *Batch) walk(q, kv int, emit func(Run)) {
 
 // rowView answers, for a position of one row, which positions it sees.
 type rowView struct {
-	mask   *Mask
-	images []Span
+	mask        *Mask
+	images      []Span // nil: none that count
+	back, ahead int    // without images position p sees [p+back, p+ahead)
+}
+
+const (
+	minPos = math.MinInt / 4
+	maxPos = math.MaxInt / 4
+)
+
+func (m *Mask) view() rowView {
+	v := rowView{mask: m, back: minPos, ahead: maxPos}
+	if m.Window > 0 {
+		v.back = 1 - m.Window
+	}
+	if m.Causal {
+		v.ahead = 1
+	}
+	return v
+}
+
+// inRow makes v that of a row: its images count where the mask looks at them.
+func (v *rowView) inRow(row int) {
+	if v.mask.Vision {
+		v.images = v.mask.Rows[row].Images
+	}
 }
 
 // reach is what the first and the last of some queries of a document see. The
@@ -166,18 +194,11 @@ type rowView struct {
 type reach struct{ firstLo, firstHi, lastLo, lastHi int }
 
 func (v *rowView) reach(q Span) reach {
-	if v.mask.Vision {
+	if v.images != nil {
 		first, last := v.at(q.Start), v.at(q.End-1)
 		return reach{first.lo, first.hi, last.lo, last.hi}
 	}
-	r := reach{minPos, maxPos, minPos, maxPos}
-	if w := v.mask.Window; w > 0 {
-		r.firstLo, r.lastLo = q.Start-w+1, q.End-w
-	}
-	if v.mask.Causal {
-		r.firstHi, r.lastHi = q.Start+1, q.End
-	}
-	return r
+	return reach{q.Start + v.back, q.Start + v.ahead, q.End - 1 + v.back, q.End - 1 + v.ahead}
 }
 
 // none reports whether no query sees a key at positions kv; all, whether every
@@ -193,22 +214,17 @@ type bounds struct {
 	n                int
 }
 
-const (
-	minPos = math.MinInt / 4
-	maxPos = math.MaxInt / 4
-)
-
 // at evaluates the rule at position p. Causal and window give [p-W+1, p+1); an
 // image block [s, e) that holds p widens it to [min(p-W+1, s), max(p+1, e)).
 func (v rowView) at(p int) bounds {
 	r := bounds{lo: minPos, hi: maxPos, n: maxPos}
-	if w := v.mask.Window; w > 0 {
-		r.lo, r.loMoves = p-w+1, true
+	if v.back != minPos {
+		r.lo, r.loMoves = p+v.back, true
 	}
-	if v.mask.Causal {
-		r.hi, r.hiMoves = p+1, true
+	if v.ahead != maxPos {
+		r.hi, r.hiMoves = p+v.ahead, true
 	}
-	if v.mask.Vision {
+	if v.images != nil {
 		v.widen(p, &r)
 	}
 	return r
