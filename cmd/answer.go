@@ -14,15 +14,17 @@ import (
 
 // answer knows the right result of a problem.
 type answer interface {
-	// open gives a reader of a tensor's wanted numbers, all heads of a token at a
-	// time: of the rank's token at, which is position pos of a batch row.
-	open(a *attention, tensor string) (func(at, row, pos int, dst []float64), error)
+	open(a *attention, tensor string) (reader, error)
 }
+
+// reader gives a tensor's wanted numbers, all heads of a token at a time: of the
+// rank's token at, which is position pos of a batch row.
+type reader func(at, row, pos int, dst []float64)
 
 // fileAnswer is a file that holds the right results beside the inputs, or alone.
 type fileAnswer struct{ in *shard.Input }
 
-func (f fileAnswer) open(a *attention, tensor string) (func(at, row, pos int, dst []float64), error) {
+func (f fileAnswer) open(a *attention, tensor string) (reader, error) {
 	t, ok := f.in.File.Lookup(tensor)
 	if !ok {
 		return nil, fmt.Errorf("%s has no tensor %q", f.in.Path, tensor)
@@ -42,7 +44,7 @@ func (f fileAnswer) open(a *attention, tensor string) (func(at, row, pos int, ds
 // closedAnswer is a closed form.
 type closedAnswer struct{ *cases.Problem }
 
-func (c closedAnswer) open(_ *attention, tensor string) (func(at, row, pos int, dst []float64), error) {
+func (c closedAnswer) open(_ *attention, tensor string) (reader, error) {
 	return func(_, row, pos int, dst []float64) { c.Want(tensor, row, pos, dst) }, nil
 }
 

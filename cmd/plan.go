@@ -87,10 +87,7 @@ func planProblem(c *cobra.Command, o *options, shape *shapeFlags, in string) (*p
 	if err != nil {
 		return nil, err
 	}
-	return &problem{
-		batch: input.Batch, tokens: input.Tokens, mask: input.Mask(rows), backward: input.DOut != nil,
-		shape: ring.Shape{DType: dtypes[input.DType], Heads: input.Heads, KVHeads: input.KVHeads, HeadDim: input.HeadDim},
-	}, nil
+	return fileProblem(input, rows), nil
 }
 
 // planReport is the document of plan --json. Slices are over ranks.

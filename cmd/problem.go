@@ -58,6 +58,11 @@ func (w *world) openProblem(ctx context.Context, in *shard.Input) (*problem, err
 	if err != nil {
 		return nil, err
 	}
+	return fileProblem(in, rows), nil
+}
+
+// fileProblem is the problem in a file, given what its ids and masks say.
+func fileProblem(in *shard.Input, rows []segments.Row) *problem {
 	return &problem{
 		batch: in.Batch, tokens: in.Tokens,
 		shape: ring.Shape{
@@ -70,7 +75,7 @@ func (w *world) openProblem(ctx context.Context, in *shard.Input) (*problem, err
 		open: func(b *segments.Batch, rank int) source {
 			return fileSource{in, shard.NewMover(in, b, rank)}
 		},
-	}, nil
+	}
 }
 
 // fileSource loads from a file.
