@@ -193,7 +193,7 @@ func (r *benchReport) begin(ctx context.Context, a *attention) error {
 		return err
 	}
 	if w.options.backend != "ref" {
-		r.mine.PeakTFLOPS = kernels.PeakFLOPS(w.threads, os.Getenv("RINGATTN_TEST_ISA")) / 1e12
+		r.mine.PeakTFLOPS = kernels.PeakFLOPS(w.threads, os.Getenv("RINGATTN_TEST_ISA"), a.shape.DType) / 1e12
 	}
 	ranks, err := gatherAll(ctx, w, r.mine)
 	if err != nil || w.Rank() != 0 {

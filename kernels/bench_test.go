@@ -25,7 +25,7 @@ func benchmark(b *testing.B, factor float64) {
 	const tokens, heads = 2048, 4
 	threads := runtime.GOMAXPROCS(0)
 	for _, isa := range ISAs() {
-		peak := PeakFLOPS(threads, isa)
+		peak := PeakFLOPS(threads, isa, ring.F32)
 		for _, dim := range []int{64, 128, 256, 512} {
 			b.Run(fmt.Sprintf("%s/D=%d", isa, dim), func(b *testing.B) {
 				backend, err := CPU(threads, isa)

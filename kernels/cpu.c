@@ -6,7 +6,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 struct rattn_ctx {
   rattn_queue *queue;
@@ -16,11 +15,11 @@ struct rattn_ctx {
 
 static _Thread_local char open_error[256];
 
-// Bound on the packed keys and values of a block. Large enough that passing from
-// block to block costs nothing, small enough for the last-level cache of a server.
+// Bound on what is packed and summed of a block of keys; more only where one key tile
+// of one head takes more. Large enough that passing from block to block costs nothing.
 // The test switch RINGATTN_TEST_BLOCK_BYTES makes small problems go through many
 // blocks.
-enum { BLOCK_BYTES = 32 << 20 };
+enum { BLOCK_BYTES = 128 << 20 };
 
 static int32_t fail(rattn_ctx *ctx, int32_t status, const char *format, ...) {
   va_list args;
@@ -30,70 +29,16 @@ static int32_t fail(rattn_ctx *ctx, int32_t status, const char *format, ...) {
   return status;
 }
 
-// The instruction sets this CPU and its operating system have, best first.
-// __builtin_cpu_supports asks cpuid, and xgetbv whether the system saves the
-// registers.
-static int find_isas(const rattn_isa *found[4]) {
-  int n = 0;
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw"))
-    found[n++] = &rattn_avx512;
-  // Every CPU with AVX2 and FMA has F16C, which old compilers cannot ask for.
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found[n++] = &rattn_avx2;
-#endif
-  found[n++] = &rattn_portable;
-  found[n] = NULL;
-  return n;
-}
-
-static const rattn_isa *find_isa(const char *name) {
-  const rattn_isa *found[4];
-  find_isas(found);
-  if (!name || !*name) return found[0];
-  for (int i = 0; found[i]; i++)
-    if (!strcmp(found[i]->name, name)) return found[i];
-  return NULL;
-}
-
-const char *const *rattn_cpu_isas(void) {
-  static _Thread_local const char *names[4];
-  const rattn_isa *found[4];
-  int n = find_isas(found);
-  for (int i = 0; i < n; i++) names[i] = found[i]->name;
-  names[n] = NULL;
-  return names;
-}
-
-double rattn_cpu_peak(const char *name) {
-  const rattn_isa *isa = find_isa(name);
-  if (!isa) return 0;
-  double best = 0;
-  volatile double sink = 0;
-  for (int i = 0; i < 8; i++) {
-    const int64_t iterations = 400000;
-    struct timespec a, b;
-    clock_gettime(CLOCK_MONOTONIC, &a);
-    sink = sink + isa->fma(iterations);
-    clock_gettime(CLOCK_MONOTONIC, &b);
-    double s = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
-    if (s > 0 && (double)iterations * isa->fma_flops / s > best)
-      best = (double)iterations * isa->fma_flops / s;
-  }
-  return best;
-}
-
 static int32_t cpu_open(int32_t device, int32_t threads, const char *name, rattn_ctx **out) {
   (void)device;
   if (threads < 1) return fail(NULL, RATTN_ERR_ARG, "threads is %d, want at least 1", threads);
-  const rattn_isa *isa = find_isa(name);
+  const rattn_isa *isa = rattn_find_isa(name);
   if (!isa) return fail(NULL, RATTN_ERR_ARG, "isa %s is unknown, or this CPU lacks it", name);
   rattn_ctx *ctx = calloc(1, sizeof *ctx);
   if (!ctx) return fail(NULL, RATTN_ERR_MEMORY, "no memory for a context");
   const char *bound = getenv("RINGATTN_TEST_BLOCK_BYTES");
   int64_t block_bytes = bound ? atoll(bound) : BLOCK_BYTES;
-  ctx->queue = rattn_queue_open(isa, threads, block_bytes / (int64_t)sizeof(float));
+  ctx->queue = rattn_queue_open(isa, threads, block_bytes);
   if (!ctx->queue) {
     free(ctx);
     return fail(NULL, RATTN_ERR_DEVICE, "cannot start %d threads", threads);

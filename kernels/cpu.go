@@ -70,16 +70,17 @@ func ISAs() []string {
 	return names
 }
 
-// PeakFLOPS measures what threads threads reach together with fused multiply-adds
-// of float32 in isa ("" for the best) and nothing else, in FLOP/s: the rate that a
-// kernel's is a fraction of. Takes some 50 ms; 0 for an isa that this CPU lacks.
-func PeakFLOPS(threads int, isa string) float64 {
+// PeakFLOPS measures what threads threads reach together with nothing but the
+// multiply-adds that the kernels of isa ("" for the best) make of dtype, in FLOP/s: the
+// rate that a kernel's is a fraction of. Takes some 50 ms; 0 for an isa that this CPU
+// lacks.
+func PeakFLOPS(threads int, isa string, dtype ring.DType) float64 {
 	name := C.CString(isa)
 	defer C.free(unsafe.Pointer(name))
 	rates := make([]float64, threads)
 	var wg sync.WaitGroup
 	for i := range rates {
-		wg.Go(func() { rates[i] = float64(C.rattn_cpu_peak(name)) })
+		wg.Go(func() { rates[i] = float64(C.rattn_cpu_peak(name, C.int32_t(dtype))) })
 	}
 	wg.Wait()
 	sum := 0.0

@@ -1,6 +1,7 @@
 // cpu.h: what the parts of the CPU backend share. Read rattn.h first.
 //
-//   cpu.c        the table of functions, argument checks, choice of instruction set
+//   cpu.c        the table of functions, argument checks
+//   cpu_isa.c    which kernels this CPU can run
 //   cpu_queue.c  the context: worker threads and the queue of calls
 //   cpu_plan.c   cuts a call into phases and tasks
 //   cpu_avx512.c, cpu_avx2.c, cpu_portable.c
@@ -35,40 +36,58 @@ typedef struct {
   };
 } rattn_op;
 
-typedef struct rattn_isa rattn_isa;
+typedef struct rattn_kernels rattn_kernels;
 typedef struct rattn_job rattn_job;
 typedef void rattn_task(const rattn_job *job, float *workspace, int64_t task);
 
-// An instruction set's kernels. Keys are worked on in tiles of key_tile, a
-// multiple of panel (columns of a product's block) and of block (its rows).
-struct rattn_isa {
-  const char *name;
-  int64_t block, panel, key_tile;
+// Kernels for one dtype. Rows go in blocks of block; keys in tiles of a multiple of
+// key_step, itself a multiple of block and panel, up to key_limit.
+struct rattn_kernels {
+  int64_t block, panel, key_step, key_limit;
+  int64_t element;                             // bytes of a packed element: 4 or 2
+  int64_t depth;                               // packed columns are padded to a multiple of it
   int64_t (*workspace)(const rattn_job *job);  // floats that a worker needs for the job
-  rattn_task *pack, *forward, *backward, *reduce, *delta, *add;
-  double (*fma)(int64_t iterations);  // a chain-free FMA loop, see cpu_product.inc.h
-  double fma_flops;                   // FLOPs of one of its iterations
+  rattn_task *pack, *forward, *backward, *store, *delta, *add;
+  double (*peak)(int64_t iterations);  // a loop of independent multiply-adds and nothing else
+  double peak_flops;                   // FLOPs of one of its iterations
 };
 
-extern const rattn_isa rattn_avx512, rattn_avx2, rattn_portable;
+// An instruction set: kernels for each rattn_dtype. Those of f32 do delta and add for
+// all.
+typedef struct {
+  const char *name;
+  const rattn_kernels *kernels[3];
+} rattn_isa;
+
+extern const rattn_kernels rattn_avx512_kernels, rattn_avx2_kernels, rattn_portable_kernels;
 
 // Memory that grows to the largest request and is kept for the next call.
 typedef struct {
-  float *data;
-  int64_t floats;
+  void *data;
+  int64_t bytes;
 } rattn_buffer;
 
+// A piece of work of the attend phase: row tile `tile` against key tiles [begin, end)
+// of the block, for every head. A cell of a backward adds to dq of its rows and to
+// dk, dv of its keys, so it waits for the cells that come before it in either
+// order: `row_before` of its row tile, `column_before` of its column.
+typedef struct {
+  int32_t tile, begin, end;
+  int32_t column, row_before, column_before;
+} rattn_cell;
+
 // A call in progress. A forward or backward runs as phases, each over a group
-// of KV heads and a block of keys: pack the block's keys and values, attend (one
-// task a row tile and head), and in the backward reduce the partial dk, dv. The
-// tasks of a phase read the job and write disjoint memory.
+// of KV heads and a block of keys: pack the block's keys and values, attend (a task
+// for each cell and head), and in the backward store dk and dv. The tasks of a phase read
+// the job and write disjoint memory, cells in the order said above.
 //
 // Rows are (token, query head of the group) pairs of a KV head: row i is token
 // i / group, head i % group of the group, so that a tile's rows share keys.
 struct rattn_job {
   rattn_op op;
   const rattn_isa *isa;
-  int64_t block_floats;  // bound on the packed keys and values of a block
+  const rattn_kernels *kernels;
+  int64_t block_bytes;  // bound on what is packed of a block
 
   // What forward and backward have in common.
   rattn_shape shape;
@@ -76,30 +95,37 @@ struct rattn_job {
   const void *q, *kv, *dout;  // dout is NULL in a forward
   int first;
   int64_t group;               // query heads of a KV head
+  int64_t depth;               // head_dim rounded up to what packed columns have
   int64_t width;               // head_dim rounded up to whole panels
   int64_t row_count;           // rows.n * group
   int64_t tile_rows, tiles;    // rows of a tile; tiles of a KV head
-  int64_t parts;               // backward: tasks of a head, each with its own dk, dv
+  int64_t key_tile;            // keys of a tile
+  int64_t column_tiles;        // key tiles of a cell of the backward
   int64_t key_begin, key_end;  // the keys that any row sees
   int64_t block_keys, block_heads;
+  int32_t *seen;  // [tiles][2]: the keys that a row tile sees, from the first to the last
 
   // The current phase.
-  enum { RATTN_PACK, RATTN_ATTEND, RATTN_REDUCE, RATTN_PHASES } phase;
+  enum { RATTN_PACK, RATTN_ATTEND, RATTN_STORE, RATTN_PHASES } phase;
   int64_t head0, heads;  // KV heads [head0, head0 + heads)
   int64_t key0, keys;    // keys [key0, key0 + keys)
   int64_t key_tiles;     // of the block
   int first_block;       // nothing of this call was folded into these heads yet
   rattn_task *run;
+  rattn_cell *cells;  // task i of the attend phase is cell i / heads, head i % heads
+  int64_t cell_count;
+  int64_t columns;
+  int32_t *row_done, *column_done;  // [heads][tiles], [heads][columns]: cells that have run
+  int32_t *stages;                  // for sorting cells
 
-  // Packed keys and values of the block, for (head, key tile) at
-  // (head * key_tiles + tile) * key_tile * (head_dim or width):
-  float *kt, *vt;    // [key_tile / panel][head_dim][panel]
-  float *k, *v;      // [width / panel][key_tile][panel]
-  uint8_t *odd;      // [heads][key_tiles]: RATTN_ODD_K, RATTN_ODD_V
-  float *partial;    // [heads][parts][2][key_tiles * key_tile][width]: dk, dv
-  uint8_t *touched;  // [heads][parts][key_tiles]: the partial has something there
+  // Packed keys and values of the block, for (head, key tile) at (head * key_tiles +
+  // tile) * key_tile * (depth or width) elements:
+  void *kt, *vt;  // columns [key_tile / panel][depth][panel]; vt in a backward
+  void *k, *v;    // rows [width / panel][key_tile][panel]; v in a forward, k in a backward
+  uint8_t *odd;   // [heads][key_tiles]: RATTN_ODD_K, RATTN_ODD_V
+  float *grads;   // [heads][key_tiles][2][key_tile * width]: sums of dk and dv, as the kernels like
 
-  rattn_buffer panels, partials, flags;  // own the above
+  rattn_buffer panels, sums, lists, cell_list;  // own the above
 };
 
 // The tile holds an Inf or a NaN, so that 0 times an element need not be 0.
@@ -115,13 +141,17 @@ int64_t rattn_job_begin(rattn_job *job, const rattn_op *op, char *text, size_t s
 int64_t rattn_job_next(rattn_job *job);
 void rattn_job_free(rattn_job *job);
 
-// Grows b to hold floats; 0 if there is no memory. The content is lost.
-int rattn_buffer_grow(rattn_buffer *b, int64_t floats);
+// Tasks are taken in order. One that is not ready waits for earlier ones to be done.
+int rattn_job_ready(const rattn_job *job, int64_t task);
+void rattn_job_done(rattn_job *job, int64_t task);
 
-// The queue and its threads. rattn_queue_open starts threads workers; block_floats is
+// Grows b to hold bytes; 0 if there is no memory. The content is lost.
+int rattn_buffer_grow(rattn_buffer *b, int64_t bytes);
+
+// The queue and its threads. rattn_queue_open starts threads workers; block_bytes is
 // as in a job.
 typedef struct rattn_queue rattn_queue;
-rattn_queue *rattn_queue_open(const rattn_isa *isa, int32_t threads, int64_t block_floats);
+rattn_queue *rattn_queue_open(const rattn_isa *isa, int32_t threads, int64_t block_bytes);
 void rattn_queue_close(rattn_queue *q);
 void rattn_queue_add(rattn_queue *q, const rattn_op *op);
 int64_t rattn_queue_last(rattn_queue *q);
@@ -129,10 +159,12 @@ int64_t rattn_queue_last(rattn_queue *q);
 int32_t rattn_queue_query(rattn_queue *q, int64_t event, int32_t *done, char *text, size_t size);
 int32_t rattn_queue_sync(rattn_queue *q, char *text, size_t size);
 
+// The instruction set of that name, or the best; NULL if this CPU lacks it.
+const rattn_isa *rattn_find_isa(const char *name);
 // Names of the instruction sets that this CPU can run, best first, ended by NULL.
 const char *const *rattn_cpu_isas(void);
-// FMA rate of one thread in FLOP/s, measured over about 20 ms; 0 for an isa that
-// this CPU lacks.
-double rattn_cpu_peak(const char *isa);
+// Multiply-add rate of one thread for operands of dtype in FLOP/s, measured over about
+// 20 ms; 0 for an isa that this CPU lacks.
+double rattn_cpu_peak(const char *isa, int32_t dtype);
 
 #endif

@@ -12,13 +12,15 @@
 #pragma GCC target("avx2,fma,f16c")
 #endif
 
-// A product's block is 6 x 16: 12 accumulators, 2 of B, 1 or 2 of A.
-#define ISA rattn_avx2
-#define ISA_NAME "avx2"
+// A product's block is 6 x 16: 12 accumulators, 2 of B, 1 or 2 of A. A panel of B of
+// DEPTH steps is 16 KiB.
+#define KERNELS rattn_avx2_kernels
 #define VL 8
 #define MR 6
 #define NR 16
+#define KEY_STEP 48
 #define NB 192
+#define DEPTH 256
 #define FMA_CHAINS 12
 
 #define INLINE static inline __attribute__((always_inline))
@@ -43,6 +45,24 @@ INLINE vf v_from_bf16(const uint16_t *p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
 }
 INLINE vf v_from_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+
+INLINE vf v_zip_low(vf a, vf b) {
+  return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x20);
+}
+INLINE vf v_zip_high(vf a, vf b) {
+  return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x31);
+}
+// Sum and maximum of a vector's elements, in a fixed order.
+INLINE float v_sum(vf x) {
+  __m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  y = _mm_add_ps(y, _mm_movehl_ps(y, y));
+  return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
+}
+INLINE float v_most(vf x) {
+  __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  y = _mm_max_ps(y, _mm_movehl_ps(y, y));
+  return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
+}
 
 #include "cpu_table.inc.h"
 

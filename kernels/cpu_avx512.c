@@ -13,13 +13,15 @@
 #pragma GCC target("avx512f,avx512vl,avx512dq,avx512bw")
 #endif
 
-// A product's block is 14 x 32: 28 accumulators, 2 of B, 1 or 2 of A.
-#define ISA rattn_avx512
-#define ISA_NAME "avx512"
+// A product's block is 12 x 32: 24 accumulators, 2 of B, 1 or 2 of A. A panel of B of
+// DEPTH steps is 32 KiB.
+#define KERNELS rattn_avx512_kernels
 #define VL 16
-#define MR 14
+#define MR 12
 #define NR 32
-#define NB 224
+#define KEY_STEP 96
+#define NB 192
+#define DEPTH 256
 #define FMA_CHAINS 24
 
 #define INLINE static inline __attribute__((always_inline))
@@ -44,6 +46,18 @@ INLINE vf v_from_bf16(const uint16_t *p) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
 }
 INLINE vf v_from_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+
+INLINE vf v_zip_low(vf a, vf b) {
+  const __m512i at = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  return _mm512_permutex2var_ps(a, at, b);
+}
+INLINE vf v_zip_high(vf a, vf b) {
+  const __m512i at = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  return _mm512_permutex2var_ps(a, at, b);
+}
+// Sum and maximum of a vector's elements, in a fixed order.
+INLINE float v_sum(vf x) { return _mm512_reduce_add_ps(x); }
+INLINE float v_most(vf x) { return _mm512_reduce_max_ps(x); }
 
 #include "cpu_table.inc.h"
 

@@ -39,53 +39,84 @@ static int load_row(float *dst, const void *src, int64_t at, int64_t n, int dtyp
   return load_row_as(dst, src, at, n, RATTN_F16, scale);
 }
 
-// Columns: rows[count][n] to panel[n][size], rows past count are 0.
-static void pack_columns(float *panel, int64_t size, const float *rows, int64_t count, int64_t n) {
-  for (int64_t d = 0; d < n; d++) {
-    for (int64_t r = 0; r < count; r++) panel[d * size + r] = rows[r * n + d];
-    for (int64_t r = count; r < size; r++) panel[d * size + r] = 0;
-  }
+// The same into panels of NR that lie stride apart, 0 past n.
+INLINE int load_panels_as(float *panels, int64_t stride, const void *src, int64_t at, int64_t n, int dtype,
+                          float scale) {
+  vf factor = v_set1(scale), zeros = v_set1(0);
+  int64_t d = 0;
+  for (; d + NR <= n; d += NR, panels += stride) UNROLL for (int v = 0; v < NR; v += VL) {
+      vf x = load_elements(src, at + d + v, dtype) * factor;
+      v_store(panels + v, x);
+      zeros = v_fma(x, v_set1(0), zeros);
+    }
+  int odd = v_sum(zeros) != 0;
+  if (d == n) return odd;
+  memset(panels, 0, NR * sizeof(float));
+  return odd | load_row_as(panels, src, at + d, n - d, dtype, scale);
 }
 
-// A row[n] into panels that lie stride apart, 0 past n.
-static void pack_row(float *panels, int64_t stride, const float *row, int64_t n) {
-  for (; n >= NR; n -= NR, row += NR, panels += stride) memcpy(panels, row, NR * sizeof(float));
-  if (n > 0) {
-    memset(panels, 0, NR * sizeof(float));
-    memcpy(panels, row, (size_t)n * sizeof(float));
-  }
+static int load_panels(float *panels, int64_t stride, const void *src, int64_t at, int64_t n, int dtype,
+                       float scale) {
+  if (dtype == RATTN_F32) return load_panels_as(panels, stride, src, at, n, RATTN_F32, scale);
+  if (dtype == RATTN_BF16) return load_panels_as(panels, stride, src, at, n, RATTN_BF16, scale);
+  return load_panels_as(panels, stride, src, at, n, RATTN_F16, scale);
 }
 
-// Task (head, key tile) of the pack phase. A backward needs keys and values in
-// both forms: as columns for scores, as rows for gradients.
+// Columns: rows [NR][n] to panel [n][NR].
+static void pack_columns(float *panel, const float *rows, int64_t n) {
+  int64_t d = 0;
+  for (; d + VL <= n; d += VL)
+    for (int64_t j = 0; j < NR; j += VL) {
+      vf x[VL];
+      UNROLL for (int i = 0; i < VL; i++) x[i] = v_load(rows + (j + i) * n + d);
+      v_transpose(x);
+      UNROLL for (int i = 0; i < VL; i++) v_store(panel + (d + i) * NR + j, x[i]);
+    }
+  for (; d < n; d++)
+    for (int64_t j = 0; j < NR; j++) panel[d * NR + j] = rows[j * n + d];
+}
+
+// Packs count keys or values of a key tile, whose elements start at `at`, as columns
+// or as rows. Returns whether any is Inf or NaN.
+static int pack_key_columns(const rattn_job *job, float *workspace, int64_t at, int64_t count,
+                            float *columns) {
+  const int64_t dim = job->shape.head_dim, token = 2 * job->shape.kv_heads * dim;
+  int odd = 0;
+  for (int64_t j = 0; j < count; j += NR) {
+    const int64_t some = count - j < NR ? count - j : NR;
+    for (int64_t i = 0; i < some; i++)
+      odd |= load_row(workspace + i * dim, job->kv, at + (j + i) * token, dim, job->shape.dtype, 1);
+    memset(workspace + some * dim, 0, (size_t)((NR - some) * dim) * sizeof(float));
+    pack_columns(columns + j * dim, workspace, dim);
+  }
+  return odd;
+}
+static int pack_key_rows(const rattn_job *job, int64_t at, int64_t count, float *rows) {
+  const int64_t dim = job->shape.head_dim, token = 2 * job->shape.kv_heads * dim;
+  int odd = 0;
+  for (int64_t j = 0; j < count; j++)
+    odd |= load_panels(rows + j * NR, job->key_tile * NR, job->kv, at + j * token, dim, job->shape.dtype, 1);
+  return odd;
+}
+
+// Task (head, key tile) of the pack phase. Scores need keys as columns, and values
+// where dout meets them; sums need values, in the backward keys, as rows.
 static void pack_task(const rattn_job *job, float *workspace, int64_t task) {
   const int64_t dim = job->shape.head_dim, kv_heads = job->shape.kv_heads;
-  const int64_t head = task / job->key_tiles, tile = task % job->key_tiles;
-  const int64_t key = tile * NB, count = job->keys - key < NB ? job->keys - key : NB;
-  const int dtype = job->shape.dtype;
-  float *kt = job->kt + task * NB * dim, *v = job->v + task * NB * job->width;
-  float *vt = job->vt + task * NB * dim, *k = job->k ? job->k + task * NB * job->width : NULL;
-  float *rows = workspace;  // [NR][dim]
-  int odd_k = 0, odd_v = 0;
-  for (int64_t j = 0; j < count; j += NR) {
-    int64_t some = count - j < NR ? count - j : NR;
-    // Offset of the first key's elements; a token has 2 kv_heads rows of them.
-    int64_t at = ((job->key0 + key + j) * 2 * kv_heads + job->head0 + head) * dim;
-    for (int64_t i = 0; i < some; i++) {
-      float *row = rows + i * dim;
-      odd_k |= load_row(row, job->kv, at + i * 2 * kv_heads * dim, dim, dtype, 1);
-      if (k) pack_row(k + (j + i) * NR, NB * NR, row, dim);
-    }
-    pack_columns(kt + j * dim, NR, rows, some, dim);
-    at += kv_heads * dim;
-    for (int64_t i = 0; i < some; i++) {
-      float *row = rows + i * dim;
-      odd_v |= load_row(row, job->kv, at + i * 2 * kv_heads * dim, dim, dtype, 1);
-      pack_row(v + (j + i) * NR, NB * NR, row, dim);
-    }
-    if (k) pack_columns(vt + j * dim, NR, rows, some, dim);
+  const int64_t head = task / job->key_tiles, key = task % job->key_tiles * job->key_tile;
+  const int64_t count = job->keys - key < job->key_tile ? job->keys - key : job->key_tile;
+  const int64_t columns = task * job->key_tile * dim, rows = task * job->key_tile * job->width;
+  // Offset of the first key's elements; a token has 2 kv_heads rows of them.
+  const int64_t at = ((job->key0 + key) * 2 * kv_heads + job->head0 + head) * dim;
+  int odd_k = pack_key_columns(job, workspace, at, count, (float *)job->kt + columns), odd_v;
+  if (job->dout) {
+    odd_v = pack_key_columns(job, workspace, at + kv_heads * dim, count, (float *)job->vt + columns);
+    pack_key_rows(job, at, count, (float *)job->k + rows);
+  } else {
+    odd_v = pack_key_rows(job, at + kv_heads * dim, count, (float *)job->v + rows);
   }
   job->odd[task] = (uint8_t)((odd_k ? RATTN_ODD_K : 0) | (odd_v ? RATTN_ODD_V : 0));
+  if (job->grads) memset(job->grads + 2 * rows, 0, (size_t)(2 * job->key_tile * job->width) * sizeof(float));
 }
 
 // Task of a delta call: RATTN_DELTA_TOKENS tokens.

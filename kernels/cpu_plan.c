@@ -3,27 +3,40 @@
 // Forward and backward go over the keys block by block (and over groups of KV
 // heads), so that packed keys and values take bounded memory. A later block
 // folds into what the blocks before left in out and lse, or in dq, just as a
-// later call does. All sizes follow from the call alone, never from the number
-// of threads: that makes results the same to the bit.
+// later call does.
+//
+// A row tile of a forward is one task. In a backward dq sums over keys and dk, dv
+// over rows, so whoever runs what, two orders must hold: the cells of a row tile
+// run one after the other, and so do the cells of a column of keys. They are
+// ordered by diagonals: the cells of one diagonal have no row tile and no column in
+// common, and each waits for two of earlier diagonals, which as a rule are long done.
+// No sum needs an atomic, a lock or a second copy.
+//
+// All sizes and orders follow from the call alone, never from the number of threads:
+// that makes results the same to the bit.
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "cpu.h"
 
-// Memory: packed keys and values take block_floats floats, twice that in a backward,
-// and its partial dk, dv as much again; more only where one key tile of one head does.
 enum {
-  TILE_ROWS = 96,       // rows of a tile, so that a pass over packed keys is worth it
-  MIN_KEYS = 768,       // keys of a block if there are as many, before more heads are taken
-  BACKWARD_TASKS = 64,  // tasks wanted in a backward phase: enough to feed that many threads
-  PART_ROWS = 192,      // rows of a part at least, or partial sums cost more than they spare
+  TILE_ROWS = 96,  // rows of a tile, so that a pass over packed keys is worth it
+  // Packed keys and values of a tile, and sums of a backward: with a row tile's they
+  // are to fit a second-level cache of 1 MiB.
+  TILE_BYTES = 512 << 10,
+  CELL_KEYS = 384,  // keys of a cell of a backward, so that loading its rows is worth it
 };
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+// The largest piece of at most limit that cuts whole into even parts.
+static int64_t even_part(int64_t whole, int64_t limit) {
+  return limit >= whole ? whole : ceil_div(whole, ceil_div(whole, limit));
+}
 
 // Finds the keys that any row sees.
 static int find_keys(rattn_job *job, int64_t tokens, char *text, size_t size) {
@@ -44,55 +57,84 @@ static int find_keys(rattn_job *job, int64_t tokens, char *text, size_t size) {
   return 1;
 }
 
-static int64_t begin_attention(rattn_job *job, int64_t tokens, char *text, size_t size) {
-  const rattn_isa *isa = job->isa;
-  if (!find_keys(job, tokens, text, size)) return -RATTN_ERR_ARG;
-  int64_t dim = job->shape.head_dim;
+// Finds the keys that each row tile sees, from the first to the last.
+static void find_seen(rattn_job *job) {
+  for (int64_t i = 0; i < job->tiles; i++) {
+    int64_t t = i * job->tile_rows / job->group;
+    int64_t end = ceil_div(min64((i + 1) * job->tile_rows, job->row_count), job->group);
+    int32_t first = INT32_MAX, last = 0;
+    for (; t < end; t++) {
+      int32_t lo = job->rows.lo[t], hi = job->rows.hi[t];
+      if (lo >= hi) continue;
+      if (lo < first) first = lo;
+      if (hi > last) last = hi;
+    }
+    job->seen[2 * i] = first;
+    job->seen[2 * i + 1] = last;
+  }
+}
+
+static void begin_attention(rattn_job *job) {
+  const rattn_kernels *k = job->kernels;
+  const int64_t dim = job->shape.head_dim, keys = job->key_end - job->key_begin;
   job->group = job->shape.heads / job->shape.kv_heads;
-  job->width = round_up(dim, isa->panel);
+  job->depth = round_up(dim, k->depth);
+  job->width = round_up(dim, k->panel);
   // Where no row sees a key there is nothing to do, unless rows are to be written.
-  job->row_count = job->key_end == 0 && !job->first ? 0 : job->rows.n * job->group;
-  job->tile_rows = round_up(TILE_ROWS, isa->block);
+  job->row_count = keys == 0 && !job->first ? 0 : job->rows.n * job->group;
+  job->tile_rows = round_up(TILE_ROWS, k->block);
   job->tiles = ceil_div(job->row_count, job->tile_rows);
 
-  // A block has up to MIN_KEYS keys of as many heads as fit, then more keys.
-  int64_t tile = isa->key_tile, copies = job->dout ? 2 : 1;
-  int64_t need = max64(1, ceil_div(job->key_end - job->key_begin, tile));
-  int64_t tile_floats = tile * (dim + job->width) * copies, budget = job->block_floats * copies;
-  int64_t tiles = min64(need, MIN_KEYS / tile);
-  tiles = max64(1, min64(tiles, budget / tile_floats));
-  job->block_heads = max64(1, min64(job->shape.kv_heads, budget / (tiles * tile_floats)));
-  tiles = max64(tiles, min64(need, budget / (job->block_heads * tile_floats)));
-  job->parts = 0;
-  if (job->dout) {
-    job->parts = min64(job->row_count / PART_ROWS, BACKWARD_TASKS / job->block_heads);
-    job->parts = max64(1, job->parts);
-    int64_t partial = job->block_heads * job->parts * 2 * tile * job->width;
-    tiles = max64(1, min64(tiles, 2 * job->block_floats / partial));
-  }
-  job->block_keys = tiles * tile;
+  // Bytes that are packed or summed for a key of a head.
+  int64_t bytes = (job->depth + job->width) * k->element;
+  if (job->dout) bytes += job->depth * k->element + 2 * job->width * (int64_t)sizeof(float);
+  int64_t tile = TILE_BYTES / bytes / k->key_step * k->key_step;
+  job->key_tile = max64(k->key_step, min64(tile, k->key_limit));
+  job->column_tiles = max64(1, CELL_KEYS / job->key_tile);
+
+  // As many heads as fit with all their keys; else one, with as many keys as fit.
+  int64_t need = max64(1, ceil_div(keys, job->key_tile)), tile_bytes = job->key_tile * bytes;
+  job->block_heads = even_part(job->shape.kv_heads, max64(1, job->block_bytes / (need * tile_bytes)));
+  job->block_keys = even_part(need, max64(1, job->block_bytes / tile_bytes)) * job->key_tile;
 
   // Before the first block.
   job->head0 = job->heads = 0;
   job->key0 = job->key_end;
   job->keys = 0;
-  return 0;
 }
 
+// Lays out what a block needs, for the largest block.
 static int grow(rattn_job *job) {
-  int64_t dim = job->shape.head_dim, width = job->width, rows = job->block_keys * job->block_heads;
-  int64_t copies = job->dout ? 2 : 1, parts = job->block_heads * job->parts;
-  int64_t tiles = job->block_heads * (job->block_keys / job->isa->key_tile);
-  if (!rattn_buffer_grow(&job->panels, rows * (dim + width) * copies)) return 0;
-  if (!rattn_buffer_grow(&job->partials, parts * 2 * job->block_keys * width)) return 0;
-  if (!rattn_buffer_grow(&job->flags, ceil_div(tiles * (1 + job->parts), (int64_t)sizeof(float)))) return 0;
+  const int64_t element = job->kernels->element, keys = job->block_keys * job->block_heads;
+  const int64_t tiles = job->block_keys / job->key_tile, columns = ceil_div(tiles, job->column_tiles);
+  const int64_t column_keys = job->column_tiles * job->key_tile;
+  if (!rattn_buffer_grow(&job->panels, keys * (job->depth * (job->dout ? 2 : 1) + job->width) * element))
+    return 0;
   job->kt = job->panels.data;
-  job->v = job->kt + rows * dim;
-  job->vt = job->v + rows * width;
-  job->k = job->dout ? job->vt + rows * dim : NULL;
-  job->partial = job->partials.data;
-  job->odd = (uint8_t *)job->flags.data;
-  job->touched = job->odd + tiles;
+  job->vt = job->dout ? (char *)job->kt + keys * job->depth * element : NULL;
+  char *rows = (char *)job->kt + keys * job->depth * element * (job->dout ? 2 : 1);
+  job->k = job->dout ? rows : NULL;
+  job->v = job->dout ? NULL : rows;
+  if (job->dout && !rattn_buffer_grow(&job->sums, keys * 2 * job->width * (int64_t)sizeof(float))) return 0;
+  job->grads = job->dout ? job->sums.data : NULL;
+
+  int64_t counts = job->block_heads * (job->tiles + columns) + max64(job->tiles, columns) + 1;
+  int64_t size = (2 * job->tiles + counts) * (int64_t)sizeof(int32_t) + job->block_heads * tiles;
+  if (!rattn_buffer_grow(&job->lists, size)) return 0;
+  job->seen = job->lists.data;
+  job->row_done = job->seen + 2 * job->tiles;
+  job->column_done = job->row_done + job->block_heads * job->tiles;
+  job->stages = job->column_done + job->block_heads * columns;
+  job->odd = (uint8_t *)(job->stages + max64(job->tiles, columns) + 1);
+
+  find_seen(job);
+  int64_t cells = 0;
+  for (int64_t i = 0; i < job->tiles; i++) {
+    int64_t span = job->seen[2 * i + 1] - (int64_t)job->seen[2 * i];
+    cells += job->dout && span > 0 ? min64(columns, span / column_keys + 2) : 1;
+  }
+  if (!rattn_buffer_grow(&job->cell_list, cells * (int64_t)sizeof(rattn_cell))) return 0;
+  job->cells = job->cell_list.data;
   return 1;
 }
 
@@ -108,11 +150,89 @@ static int next_block(rattn_job *job) {
     job->first_block = 1;
   }
   job->keys = min64(job->block_keys, job->key_end - job->key0);
-  job->key_tiles = ceil_div(job->keys, job->isa->key_tile);
+  job->key_tiles = ceil_div(job->keys, job->key_tile);
+  job->columns = ceil_div(job->key_tiles, job->column_tiles);
   return 1;
 }
 
-// A forward or backward goes through pack, attend and reduce, block by block.
+// Finds the key tiles of the block that row tile i sees, from the first to the last.
+static int seen_tiles(const rattn_job *job, int64_t i, int32_t *begin, int32_t *end) {
+  int64_t lo = max64(job->seen[2 * i] - job->key0, 0),
+          hi = min64(job->seen[2 * i + 1] - job->key0, job->keys);
+  *begin = *end = 0;
+  if (lo >= hi) return 0;
+  *begin = (int32_t)(lo / job->key_tile);
+  *end = (int32_t)ceil_div(hi, job->key_tile);
+  return 1;
+}
+
+// The diagonal of a cell, for rows tiles of which `rows` from row0 on see the block:
+// different for cells of one row tile and for cells of one column.
+static int64_t stage_of(const rattn_job *job, int64_t row, int64_t rows, int64_t column) {
+  if (rows >= job->columns) return (row - column * rows / job->columns + rows) % rows;
+  return (row * job->columns / rows - column + job->columns) % job->columns;
+}
+
+// Cells of a backward, sorted by diagonals.
+static void list_by_stage(rattn_job *job) {
+  int32_t begin, end;
+  int64_t row0 = 0, rows = 0;
+  for (int64_t i = 0; i < job->tiles; i++) {
+    if (!seen_tiles(job, i, &begin, &end)) continue;
+    if (rows == 0) row0 = i;
+    rows = i + 1 - row0;
+  }
+  const int64_t stages = max64(rows, job->columns);
+  const int32_t per = (int32_t)job->column_tiles;
+  memset(job->stages, 0, (size_t)(stages + 1) * sizeof(int32_t));
+  for (int placing = 0; placing < 2; placing++) {  // count, then place
+    for (int64_t i = row0; i < row0 + rows; i++) {
+      if (!seen_tiles(job, i, &begin, &end)) continue;
+      for (int32_t c = begin / per; c <= (end - 1) / per; c++) {
+        int64_t stage = stage_of(job, i - row0, rows, c);
+        if (!placing) {
+          job->stages[stage + 1]++;
+          continue;
+        }
+        rattn_cell *cell = &job->cells[job->stages[stage]++];
+        *cell = (rattn_cell){.tile = (int32_t)i, .begin = c * per, .end = (c + 1) * per, .column = c};
+        if (cell->begin < begin) cell->begin = begin;
+        if (cell->end > end) cell->end = end;
+      }
+    }
+    if (placing) break;
+    for (int64_t s = 0; s < stages; s++) job->stages[s + 1] += job->stages[s];
+  }
+  job->cell_count = stages ? job->stages[stages - 1] : 0;
+}
+
+// Lists the cells of the attend phase.
+static void list_cells(rattn_job *job) {
+  int32_t begin, end;
+  if (job->dout) {
+    list_by_stage(job);
+  } else {
+    // The last tiles first, which under a causal mask have the most to do.
+    job->cell_count = 0;
+    for (int64_t i = job->tiles - 1; i >= 0; i--)
+      if (seen_tiles(job, i, &begin, &end))
+        job->cells[job->cell_count++] = (rattn_cell){.tile = (int32_t)i, .begin = begin, .end = end};
+  }
+  if (job->first && job->first_block)  // rows that see nothing here are written all the same
+    for (int64_t i = 0; i < job->tiles; i++)
+      if (!seen_tiles(job, i, &begin, &end)) job->cells[job->cell_count++] = (rattn_cell){.tile = (int32_t)i};
+  memset(job->row_done, 0, (size_t)(job->heads * job->tiles) * sizeof(int32_t));
+  memset(job->column_done, 0, (size_t)(job->heads * job->columns) * sizeof(int32_t));
+  if (!job->dout) return;
+  for (rattn_cell *c = job->cells; c < job->cells + job->cell_count; c++) {
+    c->row_before = job->row_done[c->tile]++;
+    if (c->begin < c->end) c->column_before = job->column_done[c->column]++;
+  }
+  memset(job->row_done, 0, (size_t)job->tiles * sizeof(int32_t));
+  memset(job->column_done, 0, (size_t)job->columns * sizeof(int32_t));
+}
+
+// A forward or backward goes through pack, attend and store, block by block.
 static int64_t next_attention(rattn_job *job) {
   for (;;) {
     if (++job->phase >= RATTN_PHASES) {
@@ -121,17 +241,34 @@ static int64_t next_attention(rattn_job *job) {
     }
     int64_t n = 0;
     if (job->phase == RATTN_PACK) {
-      job->run = job->isa->pack;
+      list_cells(job);
+      job->run = job->kernels->pack;
       n = job->heads * job->key_tiles;
     } else if (job->phase == RATTN_ATTEND) {
-      job->run = job->dout ? job->isa->backward : job->isa->forward;
-      n = job->heads * (job->dout ? job->parts : job->tiles);
+      job->run = job->dout ? job->kernels->backward : job->kernels->forward;
+      n = job->heads * job->cell_count;
     } else if (job->dout) {
-      job->run = job->isa->reduce;
+      job->run = job->kernels->store;
       n = job->heads * job->key_tiles;
     }
     if (n > 0) return n;
   }
+}
+
+int rattn_job_ready(const rattn_job *job, int64_t task) {
+  if (job->run != job->kernels->backward) return 1;
+  const rattn_cell *c = &job->cells[task / job->heads];
+  const int64_t head = task % job->heads;
+  if (job->row_done[head * job->tiles + c->tile] != c->row_before) return 0;
+  return c->begin == c->end || job->column_done[head * job->columns + c->column] == c->column_before;
+}
+
+void rattn_job_done(rattn_job *job, int64_t task) {
+  if (job->run != job->kernels->backward) return;
+  const rattn_cell *c = &job->cells[task / job->heads];
+  const int64_t head = task % job->heads;
+  job->row_done[head * job->tiles + c->tile]++;
+  if (c->begin < c->end) job->column_done[head * job->columns + c->column]++;
 }
 
 static void zero_task(const rattn_job *job, float *workspace, int64_t task) {
@@ -143,6 +280,7 @@ static void zero_task(const rattn_job *job, float *workspace, int64_t task) {
 int64_t rattn_job_begin(rattn_job *job, const rattn_op *op, char *text, size_t size) {
   job->op = *op;
   job->phase = RATTN_PHASES;  // before the first phase
+  job->kernels = job->isa->kernels[RATTN_F32];
   int64_t tokens;
   if (op->kind == RATTN_OP_FORWARD) {
     const rattn_forward_args *a = &op->forward;
@@ -157,8 +295,10 @@ int64_t rattn_job_begin(rattn_job *job, const rattn_op *op, char *text, size_t s
     job->dout = NULL;
     return 0;
   }
-  int64_t status = begin_attention(job, tokens, text, size);
-  if (status < 0 || grow(job)) return status;
+  job->kernels = job->isa->kernels[job->shape.dtype];
+  if (!find_keys(job, tokens, text, size)) return -RATTN_ERR_ARG;
+  begin_attention(job);
+  if (grow(job)) return 0;
   snprintf(text, size, "no memory for blocks of %lld keys and %lld heads at head_dim %d",
            (long long)job->block_keys, (long long)job->block_heads, job->shape.head_dim);
   return -RATTN_ERR_MEMORY;
@@ -170,10 +310,10 @@ int64_t rattn_job_next(rattn_job *job) {
   job->phase = RATTN_ATTEND;  // the others have one phase
   switch (job->op.kind) {
     case RATTN_OP_DELTA:
-      job->run = job->isa->delta;
+      job->run = job->kernels->delta;
       return ceil_div(job->op.delta.tokens, RATTN_DELTA_TOKENS);
     case RATTN_OP_ADD:
-      job->run = job->isa->add;
+      job->run = job->kernels->add;
       return ceil_div(job->op.add.n, RATTN_ADD_FLOATS);
     default:
       job->run = zero_task;
@@ -183,6 +323,7 @@ int64_t rattn_job_next(rattn_job *job) {
 
 void rattn_job_free(rattn_job *job) {
   free(job->panels.data);
-  free(job->partials.data);
-  free(job->flags.data);
+  free(job->sums.data);
+  free(job->lists.data);
+  free(job->cell_list.data);
 }

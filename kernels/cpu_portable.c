@@ -5,12 +5,13 @@
 #include "cpu.h"
 
 // A product's block is 4 x 8: 8 accumulators, 2 of B, 1 or 2 of A.
-#define ISA rattn_portable
-#define ISA_NAME "portable"
+#define KERNELS rattn_portable_kernels
 #define VL 4
 #define MR 4
 #define NR 8
+#define KEY_STEP 48
 #define NB 192
+#define DEPTH 256
 #define FMA_CHAINS 8
 
 #define INLINE static inline __attribute__((always_inline))
@@ -59,6 +60,15 @@ INLINE vf v_from_f16(const uint16_t *p) {
     x[i] = float_of(bits | sign);
   }
   return x;
+}
+
+INLINE vf v_zip_low(vf a, vf b) { return (vf){a[0], b[0], a[1], b[1]}; }
+INLINE vf v_zip_high(vf a, vf b) { return (vf){a[2], b[2], a[3], b[3]}; }
+// Sum and maximum of a vector's elements, in a fixed order.
+INLINE float v_sum(vf x) { return (x[0] + x[2]) + (x[1] + x[3]); }
+INLINE float v_most(vf x) {
+  float a = x[0] > x[2] ? x[0] : x[2], b = x[1] > x[3] ? x[1] : x[3];
+  return a > b ? a : b;
 }
 
 #include "cpu_table.inc.h"

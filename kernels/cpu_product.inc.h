@@ -4,12 +4,12 @@
 // siblings, which define before:
 //   vf, v_*     a vector of VL floats and what can be done with it
 //   MR x NR     the block of a product that lives in registers
-//   NB          keys of a tile, a multiple of both
+//   NB          the most keys of a tile, a multiple of both
 //
 // All products are C[M, N] (+)= A[M, K] B[K, N] by blocks of MR rows and NR
-// columns. B comes in panels [N / NR][K][NR], so that a block reads it in order.
-// A is read one element at a time and broadcast; it comes in one of three forms,
-// which differ in the two strides alone.
+// columns. B and C come in panels of NR columns, so that a block reads B in order and
+// has its C in one piece. A is read one element at a time and broadcast; it comes in
+// one of three forms, which differ in strides alone.
 #ifndef RATTN_CPU_PRODUCT_INC_H
 #define RATTN_CPU_PRODUCT_INC_H
 
@@ -23,52 +23,61 @@ enum {
 // Accumulators are in registers only if every loop over them is unrolled.
 #define UNROLL _Pragma("GCC unroll 32")
 
-// C block (+)= A B over depth steps. Element (r, k) of A is a[r * a_row + k * a_step].
-INLINE void product_block(int64_t depth, const float *a, int64_t a_row, int64_t a_step, const float *b,
-                          float *c, int64_t c_row, int add) {
+// C block (+)= A B over depth steps. Element (r, k) of A is a[r * a_row + k * a_step]
+// for the first chunk of steps; each further chunk lies a_chunk after the one before.
+INLINE void product_block(int64_t depth, int64_t chunk, const float *a, int64_t a_row, int64_t a_step,
+                          int64_t a_chunk, const float *b, float *c, int64_t c_row, int add) {
   vf acc[MR][NV];
   UNROLL for (int r = 0; r < MR; r++) UNROLL for (int v = 0; v < NV; v++) acc[r][v] =
       add ? v_load(c + r * c_row + v * VL) : v_set1(0);
-  for (int64_t k = 0; k < depth; k++) {
-    vf bk[NV];
-    UNROLL for (int v = 0; v < NV; v++) bk[v] = v_load(b + v * VL);
-    UNROLL for (int r = 0; r < MR; r++) {
-      vf ar = v_set1(a[r * a_row]);
-      UNROLL for (int v = 0; v < NV; v++) acc[r][v] = v_fma(ar, bk[v], acc[r][v]);
+  for (; depth > 0; depth -= chunk, a += a_chunk) {
+    const float *ak = a;
+    for (int64_t k = depth < chunk ? depth : chunk; k > 0; k--) {
+      vf bk[NV];
+      UNROLL for (int v = 0; v < NV; v++) bk[v] = v_load(b + v * VL);
+      UNROLL for (int r = 0; r < MR; r++) {
+        vf ar = v_set1(ak[r * a_row]);
+        UNROLL for (int v = 0; v < NV; v++) acc[r][v] = v_fma(ar, bk[v], acc[r][v]);
+      }
+      ak += a_step;
+      b += NR;
     }
-    a += a_step;
-    b += NR;
   }
   UNROLL for (int r = 0; r < MR; r++) UNROLL for (int v = 0; v < NV; v++)
       v_store(c + r * c_row + v * VL, acc[r][v]);
 }
 
-// S = Q K^T and dP = dO V^T: A is packed [depth][MR], C a block of a score tile.
-static void product_scores(int64_t depth, const float *a, const float *b, float *c) {
-  product_block(depth, a, 1, MR, b, c, LD, 0);
+// S (+)= Q K^T and dP (+)= dO V^T: A is a row tile in panels that lie a_panel apart, C
+// a block of a score tile.
+static void product_scores(int64_t depth, const float *a, int64_t a_panel, const float *b, float *c) {
+  product_block(depth, NR, a, NR, 1, a_panel, b, c, LD, 0);
+}
+static void product_scores_add(int64_t depth, const float *a, int64_t a_panel, const float *b, float *c) {
+  product_block(depth, NR, a, NR, 1, a_panel, b, c, LD, 1);
 }
 
-// O += P V and dQ += dS K: A is rows of a score tile, C rows of a tile [rows][width].
-static void product_rows(int64_t depth, const float *a, const float *b, float *c, int64_t c_row) {
-  product_block(depth, a, LD, 1, b, c, c_row, 1);
+// O += P V and dQ += dS K: A is rows of a score tile, C a block of a row tile.
+static void product_rows(int64_t depth, const float *a, const float *b, float *c) {
+  product_block(depth, depth, a, LD, 1, 0, b, c, NR, 1);
 }
 
-// dV += P^T dO and dK += dS^T Q: A is columns of a score tile.
-static void product_keys(int64_t depth, const float *a, const float *b, float *c, int64_t c_row) {
-  product_block(depth, a, 1, LD, b, c, c_row, 1);
+// dV += P^T dO and dK += dS^T Q: A is columns of a score tile, C a block of a key tile.
+static void product_keys(int64_t depth, const float *a, const float *b, float *c) {
+  product_block(depth, depth, a, 1, LD, 0, b, c, NR, 1);
 }
 
-// c[0 : width] += w * row of panels that lie stride apart: a product with one
-// row and depth 1.
-static void add_row(float w, const float *panels, int64_t stride, float *c, int64_t width) {
+// c[0 : width] += w * b for rows in panels that lie c_panel and b_panel apart: a
+// product with one row and depth 1.
+static void add_row(float w, const float *b, int64_t b_panel, float *c, int64_t c_panel, int64_t width) {
   vf wv = v_set1(w);
-  for (int64_t d = 0; d < width; d += NR, panels += stride)
-    for (int v = 0; v < NR; v += VL) v_store(c + d + v, v_fma(wv, v_load(panels + v), v_load(c + d + v)));
+  for (int64_t d = 0; d < width; d += NR, b += b_panel, c += c_panel)
+    for (int v = 0; v < NR; v += VL) v_store(c + v, v_fma(wv, v_load(b + v), v_load(c + v)));
 }
 
-// exp(x) for x up to about 80: 2 ulp, exactly 0 below -87 and for -Inf, NaN for NaN.
+// exp(x) for x up to about 80: 1 ulp, exactly 0 below -87 and for -Inf, NaN for NaN.
 // x = n ln 2 + r with |r| <= ln 2 / 2, ln 2 in two parts so that n times the first
-// is exact; a polynomial of degree 7 for exp r (Cephes' expf); 2^n by the exponent.
+// is exact; the polynomial of degree 6 with p(0) = p'(0) = 1 that is closest to exp r
+// (relative error 3e-9); 2^n by the exponent.
 INLINE vf v_exp(vf x) {
   // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
   const vf magic = v_set1(12582912.0f);
@@ -76,30 +85,27 @@ INLINE vf v_exp(vf x) {
   vf n = t - magic;
   vf r = v_fma(n, v_set1(-0.693359375f), x);
   r = v_fma(n, v_set1(2.12194440e-4f), r);
-  vf p = v_set1(1.9875691500e-4f);
-  p = v_fma(p, r, v_set1(1.3981999507e-3f));
-  p = v_fma(p, r, v_set1(8.3334519073e-3f));
-  p = v_fma(p, r, v_set1(4.1665795894e-2f));
-  p = v_fma(p, r, v_set1(1.6666665459e-1f));
-  p = v_fma(p, r, v_set1(5.0000001201e-1f));
-  p = v_fma(p, r * r, r) + v_set1(1);
+  vf p = v_set1(1.3814548730e-3f);
+  p = v_fma(p, r, v_set1(8.3687454462e-3f));
+  p = v_fma(p, r, v_set1(4.1668388993e-2f));
+  p = v_fma(p, r, v_set1(1.6666521132e-1f));
+  p = v_fma(p, r, v_set1(4.9999994040e-1f));
+  p = v_fma(p, r, v_set1(1));
+  p = v_fma(p, r, v_set1(1));
   return v_zero_below(x, v_set1(-87), v_scale_bits(p, t));
 }
 
-// Sum and maximum of a vector's elements, in a fixed order.
-static float v_sum(vf x) {
-  float e[VL];
-  v_store(e, x);
-  for (int n = VL / 2; n; n /= 2)
-    for (int i = 0; i < n; i++) e[i] += e[i + n];
-  return e[0];
-}
-static float v_most(vf x) {
-  float e[VL];
-  v_store(e, x);
-  for (int n = VL / 2; n; n /= 2)
-    for (int i = 0; i < n; i++) e[i] = e[i] > e[i + n] ? e[i] : e[i + n];
-  return e[0];
+// Transposes VL vectors in place: each round puts the first half of the rows between
+// those of the second.
+INLINE void v_transpose(vf x[VL]) {
+  UNROLL for (int n = 1; n < VL; n *= 2) {
+    vf y[VL];
+    UNROLL for (int i = 0; i < VL / 2; i++) {
+      y[2 * i] = v_zip_low(x[i], x[i + VL / 2]);
+      y[2 * i + 1] = v_zip_high(x[i], x[i + VL / 2]);
+    }
+    UNROLL for (int i = 0; i < VL; i++) x[i] = y[i];
+  }
 }
 
 // FMAs at the rate that the CPU can sustain: enough independent chains to cover

@@ -1,15 +1,17 @@
 // cpu_queue.c: worker threads and the queue of calls.
 //
-// Calls run in order. The call at the head of the queue is cut into phases of
-// independent tasks (cpu_plan.c). Workers take tasks by number under the lock;
-// whoever finishes the last task of a phase moves on to the next phase or call.
-// What a task computes does not depend on who runs it, so results are the same
-// for any number of threads. Idle workers sleep.
-#define _POSIX_C_SOURCE 200809L
+// Calls run in order. The call at the head of the queue is cut into phases of tasks
+// (cpu_plan.c). Workers take tasks by number under the lock; one whose task waits for
+// earlier ones, which others then have in hand, sleeps until they are done. Whoever
+// finishes the last task of a phase moves on to the next phase or call. What a task
+// computes does not depend on who runs it, so results are the same for any number of
+// threads. Idle workers sleep.
+#define _DEFAULT_SOURCE  // madvise
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "cpu.h"
 
@@ -18,6 +20,7 @@ enum { CAPACITY = 1024 };  // calls; a caller that is further ahead waits
 struct rattn_queue {
   pthread_mutex_t lock;
   pthread_cond_t work;  // for workers: tasks, a call or the end
+  pthread_cond_t turn;  // for workers whose task waits for another
   pthread_cond_t done;  // for callers: a call has completed
   pthread_t *threads;
   int32_t thread_count;
@@ -27,21 +30,28 @@ struct rattn_queue {
   int64_t enqueued, completed;   // calls so far
   int running;                   // the call number `completed` is in progress
   int64_t next, tasks, pending;  // of its phase: task to take, count, tasks not yet finished
+  int32_t waiting;               // workers that wait for their turn
   rattn_job job;
 
   int32_t status;  // the first failure; later calls are skipped
   char failure[256];
 };
 
-int rattn_buffer_grow(rattn_buffer *b, int64_t floats) {
-  if (floats <= b->floats) return 1;
+// What is read again and again is on pages of 2 MiB, which cost few address
+// translations.
+int rattn_buffer_grow(rattn_buffer *b, int64_t bytes) {
+  enum { HUGE_PAGE = 2 << 20 };
+  if (bytes <= b->bytes) return 1;
   free(b->data);
-  b->data = NULL;
-  b->floats = 0;
+  *b = (rattn_buffer){0};
   void *p;
-  if (posix_memalign(&p, 4096, (size_t)floats * sizeof(float))) return 0;
-  b->data = p;
-  b->floats = floats;
+  int huge = bytes >= HUGE_PAGE / 8;
+  if (huge) bytes = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+  if (posix_memalign(&p, huge ? HUGE_PAGE : 4096, (size_t)bytes)) return 0;
+#ifdef MADV_HUGEPAGE
+  if (huge) madvise(p, (size_t)bytes, MADV_HUGEPAGE);
+#endif
+  *b = (rattn_buffer){p, bytes};
   return 1;
 }
 
@@ -87,10 +97,15 @@ static void *worker(void *arg) {
   for (;;) {
     if (q->next < q->tasks) {
       int64_t task = q->next++;
+      while (!rattn_job_ready(&q->job, task)) {
+        q->waiting++;
+        pthread_cond_wait(&q->turn, &q->lock);
+        q->waiting--;
+      }
       int skip = q->status != RATTN_OK;
       pthread_mutex_unlock(&q->lock);
-      int64_t floats = skip ? 0 : q->job.isa->workspace(&q->job);
-      int have = rattn_buffer_grow(&workspace, floats);
+      int64_t floats = skip ? 0 : q->job.kernels->workspace(&q->job);
+      int have = rattn_buffer_grow(&workspace, floats * (int64_t)sizeof(float));
       if (have && !skip) q->job.run(&q->job, workspace.data, task);
       pthread_mutex_lock(&q->lock);
       if (!have) {
@@ -99,6 +114,8 @@ static void *worker(void *arg) {
                  (long long)floats * 4, q->job.shape.head_dim);
         set_failure(q, RATTN_ERR_MEMORY, text);
       }
+      rattn_job_done(&q->job, task);
+      if (q->waiting) pthread_cond_broadcast(&q->turn);
       if (--q->pending == 0) advance(q);
     } else if (!q->running && q->completed < q->enqueued) {
       advance(q);
@@ -121,20 +138,22 @@ static void stop_workers(rattn_queue *q) {
   for (int32_t i = 0; i < q->thread_count; i++) pthread_join(q->threads[i], NULL);
   rattn_job_free(&q->job);
   pthread_cond_destroy(&q->done);
+  pthread_cond_destroy(&q->turn);
   pthread_cond_destroy(&q->work);
   pthread_mutex_destroy(&q->lock);
   free(q->threads);
   free(q);
 }
 
-rattn_queue *rattn_queue_open(const rattn_isa *isa, int32_t threads, int64_t block_floats) {
+rattn_queue *rattn_queue_open(const rattn_isa *isa, int32_t threads, int64_t block_bytes) {
   rattn_queue *q = calloc(1, sizeof *q);
   if (!q) return NULL;
   q->job.isa = isa;
-  q->job.block_floats = block_floats;
+  q->job.block_bytes = block_bytes;
   pthread_mutex_init(&q->lock, NULL);
   pthread_cond_init(&q->work, NULL);
   pthread_cond_init(&q->done, NULL);
+  pthread_cond_init(&q->turn, NULL);
   q->threads = calloc((size_t)threads, sizeof *q->threads);
   // Workers block all signals: those of a Go program are for its own threads.
   sigset_t all, before;

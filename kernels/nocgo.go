@@ -19,7 +19,7 @@ func CPU(threads int, isa string) (ring.Backend, error) { return nil, errNoCgo }
 func ISAs() []string { return nil }
 
 // PeakFLOPS is 0 in a build without cgo.
-func PeakFLOPS(threads int, isa string) float64 { return 0 }
+func PeakFLOPS(threads int, isa string, dtype ring.DType) float64 { return 0 }
 
 // The reference backend's memory: Go memory, kept alive here until it is freed.
 // The collector does not move it.
