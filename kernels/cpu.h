@@ -163,8 +163,8 @@ int32_t rattn_queue_sync(rattn_queue *q, char *text, size_t size);
 const rattn_isa *rattn_find_isa(const char *name);
 // Names of the instruction sets that this CPU can run, best first, ended by NULL.
 const char *const *rattn_cpu_isas(void);
-// Multiply-add rate of one thread for operands of dtype in FLOP/s, measured over about
-// 20 ms; 0 for an isa that this CPU lacks.
-double rattn_cpu_peak(const char *isa, int32_t dtype);
+// Multiply-add rate of one thread for operands of dtype in FLOP/s, measured over at
+// least so many seconds; 0 for an isa that this CPU lacks.
+double rattn_cpu_rate(const char *isa, int32_t dtype, double seconds);
 
 #endif

@@ -12,40 +12,42 @@
 // Turns the scores of block b into p = exp(s - m), over the vectors that cover
 // what the block sees, and takes them into m and l; p is 0 where a row sees nothing.
 static void softmax_block(const rattn_job *job, rattn_tile *t, int64_t b, int64_t key) {
+  _Static_assert(MR <= VL, "a vector has a number for each row of a block");
   const int64_t begin = t->from[b] / VL * VL, end = (t->to[b] + VL - 1) / VL * VL;
-  for (int64_t m = b * MR; m < (b + 1) * MR; m++) {
-    float *s = t->p + m * LD;
+  float top[VL], m[VL], alpha[VL];
+  for (int r = 0; r < VL; r++) top[r] = m[r] = -INFINITY;
+  memcpy(m, t->m + b * MR, MR * sizeof(float));
+  for (int r = 0; r < MR; r++) {
+    float *s = t->p + (b * MR + r) * LD;
     int64_t lo, hi;
-    if (!row_keys(t, m, key, job->key_tile, &lo, &hi)) {
-      for (int64_t n = begin; n < end; n++) s[n] = 0;
-      continue;
-    }
+    if (!row_keys(t, b * MR + r, key, job->key_tile, &lo, &hi)) lo = hi = end;
     for (int64_t n = begin; n < lo; n++) s[n] = -INFINITY;
     for (int64_t n = hi; n < end; n++) s[n] = -INFINITY;
     vf most = v_load(s + begin);
     for (int64_t n = begin + VL; n < end; n += VL) most = v_max(v_load(s + n), most);
-    float top = v_most(most);
-    if (!(top <= t->m[m])) {
-      float alpha = expf(t->m[m] - top);  // 0 for the first keys: m is -Inf
-      t->m[m] = top;
-      t->l[m] *= alpha;
-      vf factor = v_set1(alpha);
-      float *acc = t->acc + m * NR;
-      for (int64_t d = 0; d < job->width; d += NR, acc += t->panel)
-        for (int v = 0; v < NR; v += VL) v_store(acc + v, v_load(acc + v) * factor);
-    }
-    if (t->m[m] == -INFINITY) {  // scores of -Inf alone, so far: as if it saw nothing
-      for (int64_t n = begin; n < end; n++) s[n] = 0;
+    top[r] = v_most(most);
+  }
+  vf now = v_max(v_load(m), v_load(top));  // NaN where a row's first scores are
+  v_store(alpha, v_exp(v_load(m) - now));  // 0 for a row's first keys: m is -Inf
+  v_store(top, now);
+  for (int r = 0; r < MR; r++) {
+    float *s = t->p + (b * MR + r) * LD, *acc = t->acc + (b * MR + r) * NR;
+    if (top[r] == -INFINITY) {  // nothing, or scores of -Inf alone, so far
+      for (int64_t n = begin; n < end; n += VL) v_store(s + n, v_set1(0));
       continue;
     }
-    vf shift = v_set1(t->m[m]), sum = v_set1(0);
+    vf shift = v_set1(top[r]), sum = v_set1(0), factor = v_set1(alpha[r]);
     for (int64_t n = begin; n < end; n += VL) {
       vf p = v_exp(v_load(s + n) - shift);
       v_store(s + n, p);
       sum = sum + p;
     }
-    t->l[m] += v_sum(sum);
+    t->l[b * MR + r] = t->l[b * MR + r] * alpha[r] + v_sum(sum);
+    if (top[r] == m[r]) continue;
+    for (int64_t d = 0; d < job->width; d += NR, acc += t->panel)
+      for (int v = 0; v < NR; v += VL) v_store(acc + v, v_load(acc + v) * factor);
   }
+  memcpy(t->m + b * MR, top, MR * sizeof(float));
 }
 
 // Loads what is there for row m, or an empty sum.

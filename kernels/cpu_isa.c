@@ -47,21 +47,22 @@ const char *const *rattn_cpu_isas(void) {
   return names;
 }
 
-double rattn_cpu_peak(const char *name, int32_t dtype) {
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+double rattn_cpu_rate(const char *name, int32_t dtype, double seconds) {
   const rattn_isa *isa = rattn_find_isa(name);
   if (!isa) return 0;
-  const rattn_kernels *kernels = isa->kernels[dtype];
-  double best = 0;
+  const int64_t step = 50000;
   volatile double sink = 0;
-  for (int i = 0; i < 8; i++) {
-    const int64_t iterations = 400000;
-    struct timespec a, b;
-    clock_gettime(CLOCK_MONOTONIC, &a);
-    sink = sink + kernels->peak(iterations);
-    clock_gettime(CLOCK_MONOTONIC, &b);
-    double s = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
-    double rate = (double)iterations * kernels->peak_flops / s;
-    if (s > 0 && rate > best) best = rate;
-  }
-  return best;
+  double begin = now(), end, iterations = 0;
+  do {
+    sink = sink + isa->kernels[dtype]->peak(step);
+    iterations += step;
+    end = now();
+  } while (end - begin < seconds);
+  return iterations * isa->kernels[dtype]->peak_flops / (end - begin);
 }

@@ -62,33 +62,50 @@ static int load_panels(float *panels, int64_t stride, const void *src, int64_t a
   return load_panels_as(panels, stride, src, at, n, RATTN_F16, scale);
 }
 
-// Columns: rows [NR][n] to panel [n][NR].
-static void pack_columns(float *panel, const float *rows, int64_t n) {
+// Packs count <= NR rows of n elements, which start at `at` and lie stride apart, as
+// columns [n][NR], 0 past count. Returns whether any element is Inf or NaN.
+INLINE int load_columns_as(float *panel, const void *src, int64_t at, int64_t stride, int64_t count, int64_t n,
+                           int dtype) {
+  vf zeros = v_set1(0);
   int64_t d = 0;
   for (; d + VL <= n; d += VL)
     for (int64_t j = 0; j < NR; j += VL) {
       vf x[VL];
-      UNROLL for (int i = 0; i < VL; i++) x[i] = v_load(rows + (j + i) * n + d);
+      if (j + VL <= count)
+        UNROLL for (int i = 0; i < VL; i++) x[i] = load_elements(src, at + (j + i) * stride + d, dtype);
+      else
+        UNROLL for (int i = 0; i < VL; i++) x[i] =
+            j + i < count ? load_elements(src, at + (j + i) * stride + d, dtype) : v_set1(0);
+      UNROLL for (int i = 0; i < VL; i++) zeros = v_fma(x[i], v_set1(0), zeros);
       v_transpose(x);
       UNROLL for (int i = 0; i < VL; i++) v_store(panel + (d + i) * NR + j, x[i]);
     }
-  for (; d < n; d++)
-    for (int64_t j = 0; j < NR; j++) panel[d * NR + j] = rows[j * n + d];
+  int odd = v_sum(zeros) != 0;
+  if (d == n) return odd;
+  memset(panel + d * NR, 0, (size_t)((n - d) * NR) * sizeof(float));
+  for (int64_t j = 0; j < count; j++) {
+    float rest[VL];
+    odd |= load_row_as(rest, src, at + j * stride + d, n - d, dtype, 1);
+    for (int64_t i = d; i < n; i++) panel[i * NR + j] = rest[i - d];
+  }
+  return odd;
+}
+
+static int load_columns(float *panel, const void *src, int64_t at, int64_t stride, int64_t count, int64_t n,
+                        int dtype) {
+  if (dtype == RATTN_F32) return load_columns_as(panel, src, at, stride, count, n, RATTN_F32);
+  if (dtype == RATTN_BF16) return load_columns_as(panel, src, at, stride, count, n, RATTN_BF16);
+  return load_columns_as(panel, src, at, stride, count, n, RATTN_F16);
 }
 
 // Packs count keys or values of a key tile, whose elements start at `at`, as columns
 // or as rows. Returns whether any is Inf or NaN.
-static int pack_key_columns(const rattn_job *job, float *workspace, int64_t at, int64_t count,
-                            float *columns) {
+static int pack_key_columns(const rattn_job *job, int64_t at, int64_t count, float *columns) {
   const int64_t dim = job->shape.head_dim, token = 2 * job->shape.kv_heads * dim;
   int odd = 0;
-  for (int64_t j = 0; j < count; j += NR) {
-    const int64_t some = count - j < NR ? count - j : NR;
-    for (int64_t i = 0; i < some; i++)
-      odd |= load_row(workspace + i * dim, job->kv, at + (j + i) * token, dim, job->shape.dtype, 1);
-    memset(workspace + some * dim, 0, (size_t)((NR - some) * dim) * sizeof(float));
-    pack_columns(columns + j * dim, workspace, dim);
-  }
+  for (int64_t j = 0; j < count; j += NR)
+    odd |= load_columns(columns + j * dim, job->kv, at + j * token, token, count - j < NR ? count - j : NR, dim,
+                        job->shape.dtype);
   return odd;
 }
 static int pack_key_rows(const rattn_job *job, int64_t at, int64_t count, float *rows) {
@@ -102,15 +119,16 @@ static int pack_key_rows(const rattn_job *job, int64_t at, int64_t count, float 
 // Task (head, key tile) of the pack phase. Scores need keys as columns, and values
 // where dout meets them; sums need values, in the backward keys, as rows.
 static void pack_task(const rattn_job *job, float *workspace, int64_t task) {
+  (void)workspace;
   const int64_t dim = job->shape.head_dim, kv_heads = job->shape.kv_heads;
   const int64_t head = task / job->key_tiles, key = task % job->key_tiles * job->key_tile;
   const int64_t count = job->keys - key < job->key_tile ? job->keys - key : job->key_tile;
   const int64_t columns = task * job->key_tile * dim, rows = task * job->key_tile * job->width;
   // Offset of the first key's elements; a token has 2 kv_heads rows of them.
   const int64_t at = ((job->key0 + key) * 2 * kv_heads + job->head0 + head) * dim;
-  int odd_k = pack_key_columns(job, workspace, at, count, (float *)job->kt + columns), odd_v;
+  int odd_k = pack_key_columns(job, at, count, (float *)job->kt + columns), odd_v;
   if (job->dout) {
-    odd_v = pack_key_columns(job, workspace, at + kv_heads * dim, count, (float *)job->vt + columns);
+    odd_v = pack_key_columns(job, at + kv_heads * dim, count, (float *)job->vt + columns);
     pack_key_rows(job, at, count, (float *)job->k + rows);
   } else {
     odd_v = pack_key_rows(job, at + kv_heads * dim, count, (float *)job->v + rows);

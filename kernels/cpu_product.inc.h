@@ -23,47 +23,54 @@ enum {
 // Accumulators are in registers only if every loop over them is unrolled.
 #define UNROLL _Pragma("GCC unroll 32")
 
-// C block (+)= A B over depth steps. Element (r, k) of A is a[r * a_row + k * a_step]
-// for the first chunk of steps; each further chunk lies a_chunk after the one before.
+// C block of nv vectors (+)= A B over depth steps. Element (r, k) of A is a[r * a_row +
+// k * a_step] for the first chunk of steps; each further chunk lies a_chunk after the
+// one before.
 INLINE void product_block(int64_t depth, int64_t chunk, const float *a, int64_t a_row, int64_t a_step,
-                          int64_t a_chunk, const float *b, float *c, int64_t c_row, int add) {
+                          int64_t a_chunk, const float *b, float *c, int64_t c_row, int nv, int add) {
   vf acc[MR][NV];
-  UNROLL for (int r = 0; r < MR; r++) UNROLL for (int v = 0; v < NV; v++) acc[r][v] =
+  UNROLL for (int r = 0; r < MR; r++) UNROLL for (int v = 0; v < nv; v++) acc[r][v] =
       add ? v_load(c + r * c_row + v * VL) : v_set1(0);
   for (; depth > 0; depth -= chunk, a += a_chunk) {
     const float *ak = a;
     for (int64_t k = depth < chunk ? depth : chunk; k > 0; k--) {
       vf bk[NV];
-      UNROLL for (int v = 0; v < NV; v++) bk[v] = v_load(b + v * VL);
+      UNROLL for (int v = 0; v < nv; v++) bk[v] = v_load(b + v * VL);
       UNROLL for (int r = 0; r < MR; r++) {
         vf ar = v_set1(ak[r * a_row]);
-        UNROLL for (int v = 0; v < NV; v++) acc[r][v] = v_fma(ar, bk[v], acc[r][v]);
+        UNROLL for (int v = 0; v < nv; v++) acc[r][v] = v_fma(ar, bk[v], acc[r][v]);
       }
       ak += a_step;
       b += NR;
     }
   }
-  UNROLL for (int r = 0; r < MR; r++) UNROLL for (int v = 0; v < NV; v++)
+  UNROLL for (int r = 0; r < MR; r++) UNROLL for (int v = 0; v < nv; v++)
       v_store(c + r * c_row + v * VL, acc[r][v]);
 }
 
 // S (+)= Q K^T and dP (+)= dO V^T: A is a row tile in panels that lie a_panel apart, C
-// a block of a score tile.
-static void product_scores(int64_t depth, const float *a, int64_t a_panel, const float *b, float *c) {
-  product_block(depth, NR, a, NR, 1, a_panel, b, c, LD, 0);
+// a block of a score tile, or the half of it at c.
+static void product_scores(int64_t depth, const float *a, int64_t a_panel, const float *b, float *c, int add) {
+  if (add)
+    product_block(depth, NR, a, NR, 1, a_panel, b, c, LD, NV, 1);
+  else
+    product_block(depth, NR, a, NR, 1, a_panel, b, c, LD, NV, 0);
 }
-static void product_scores_add(int64_t depth, const float *a, int64_t a_panel, const float *b, float *c) {
-  product_block(depth, NR, a, NR, 1, a_panel, b, c, LD, 1);
+static void product_scores_half(int64_t depth, const float *a, int64_t a_panel, const float *b, float *c, int add) {
+  if (add)
+    product_block(depth, NR, a, NR, 1, a_panel, b, c, LD, NV / 2, 1);
+  else
+    product_block(depth, NR, a, NR, 1, a_panel, b, c, LD, NV / 2, 0);
 }
 
 // O += P V and dQ += dS K: A is rows of a score tile, C a block of a row tile.
 static void product_rows(int64_t depth, const float *a, const float *b, float *c) {
-  product_block(depth, depth, a, LD, 1, 0, b, c, NR, 1);
+  product_block(depth, depth, a, LD, 1, 0, b, c, NR, NV, 1);
 }
 
 // dV += P^T dO and dK += dS^T Q: A is columns of a score tile, C a block of a key tile.
 static void product_keys(int64_t depth, const float *a, const float *b, float *c) {
-  product_block(depth, depth, a, 1, LD, 0, b, c, NR, 1);
+  product_block(depth, depth, a, 1, LD, 0, b, c, NR, NV, 1);
 }
 
 // c[0 : width] += w * b for rows in panels that lie c_panel and b_panel apart: a

@@ -56,8 +56,7 @@ static int64_t workspace_floats(const rattn_job *job) {
   rattn_tile t;
   if (job->op.kind != RATTN_OP_FORWARD && job->op.kind != RATTN_OP_BACKWARD)
     return job->shape.head_dim;  // a row of delta
-  int64_t tile = lay_out(job, NULL, &t), pack = NR * (int64_t)job->shape.head_dim;
-  return tile > pack ? tile : pack;
+  return lay_out(job, NULL, &t);
 }
 
 // Row m of the tile as a row (token, head) of the rank's tensors [T, heads].
@@ -133,7 +132,7 @@ static int pack_tile(const rattn_job *job, rattn_tile *t, int64_t head, const vo
   return odd;
 }
 
-// s[rows][LD] = A B over what the blocks see, to whole panels: scores of the
+// s[rows][LD] = A B over what the blocks see, to whole or half panels: scores of the
 // tile's rows a against a key tile's columns b. Long rows go in pieces, so that a
 // panel of b stays in the first-level cache for all blocks.
 static void all_scores(const rattn_job *job, const rattn_tile *t, const float *a, const float *b, float *s) {
@@ -144,10 +143,13 @@ static void all_scores(const rattn_job *job, const rattn_tile *t, const float *a
       for (int64_t i = 0; i < t->blocks; i++) {
         if (t->from[i] >= n + NR || t->to[i] <= n) continue;
         const float *ai = a + d / NR * t->panel + i * MR * NR, *bi = b + n * dim + d * NR;
-        if (d == 0)
-          product_scores(depth, ai, t->panel, bi, s + i * MR * LD + n);
+        float *si = s + i * MR * LD + n;
+        if (t->to[i] <= n + NR / 2)
+          product_scores_half(depth, ai, t->panel, bi, si, d > 0);
+        else if (t->from[i] >= n + NR / 2)
+          product_scores_half(depth, ai, t->panel, bi + NR / 2, si + NR / 2, d > 0);
         else
-          product_scores_add(depth, ai, t->panel, bi, s + i * MR * LD + n);
+          product_scores(depth, ai, t->panel, bi, si, d > 0);
       }
   }
 }
