@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -36,7 +37,7 @@ func BenchmarkDense(b *testing.B) {
 				passes(b, fmt.Sprintf("isa=%s/dtype=%v/D=%d", isa, dtype, dim), func(b *testing.B, pass ring.Pass) {
 					j := openBenchJob(b, threads, isa, shape, causal)
 					defer j.close()
-					j.compare(b, pass, "%peak", func() float64 { return PeakFLOPS(threads, isa, dtype) })
+					j.compare(b, pass, yardstick{"%peak", func() float64 { return PeakFLOPS(threads, isa, dtype) }})
 				})
 			}
 		}
@@ -59,7 +60,7 @@ func BenchmarkMasks(b *testing.B) {
 					defer j.close()
 					dense := openBenchJob(b, runtime.GOMAXPROCS(0), "", shape, causal)
 					defer dense.close()
-					j.compare(b, pass, "%dense", func() float64 { return dense.rate(pass) })
+					j.compare(b, pass, yardstick{"%dense", func() float64 { return dense.rate(pass) }})
 				})
 			}
 		}
@@ -77,14 +78,16 @@ func BenchmarkBF16(b *testing.B) {
 				shape.DType = ring.F32
 				f32 := openBenchJob(b, runtime.GOMAXPROCS(0), isa, shape, causal)
 				defer f32.close()
-				j.compare(b, pass, "%f32", func() float64 { return f32.rate(pass) })
+				j.compare(b, pass, yardstick{"%f32", func() float64 { return f32.rate(pass) }})
 			})
 		}
 	}
 }
 
-// BenchmarkThreads holds the speed-up over one thread, %fma, against that of a loop of
-// multiply-adds on as many threads.
+// BenchmarkThreads holds the speed-up over one thread against that of a loop of
+// multiply-adds on as many threads, %fma, and the rate against that of as many jobs of
+// one thread and one head side by side, %apart: what is lost to the CPUs' shared caches,
+// memory and clocks is lost there too.
 func BenchmarkThreads(b *testing.B) {
 	threads := runtime.GOMAXPROCS(0)
 	for _, heads := range []int{8, 2} {
@@ -94,12 +97,28 @@ func BenchmarkThreads(b *testing.B) {
 			defer j.close()
 			one := shape
 			one.Heads, one.KVHeads = 1, 1
-			single := openBenchJob(b, 1, "", one, causal)
-			defer single.close()
+			apart := make([]*benchJob, threads)
+			for i := range apart {
+				apart[i] = openBenchJob(b, 1, "", one, causal)
+				defer apart[i].close()
+			}
 			fma := func(threads int) float64 { return sum(rates(threads, "", ring.F32, 100*time.Millisecond)) }
-			j.compare(b, pass, "%fma", func() float64 { return single.rate(pass) * fma(threads) / fma(1) })
+			j.compare(b, pass,
+				yardstick{"%fma", func() float64 { return apart[0].rate(pass) * fma(threads) / fma(1) }},
+				yardstick{"%apart", func() float64 { return together(apart, pass) }})
 		})
 	}
+}
+
+// together runs jobs side by side and gives the sum of their rates.
+func together(jobs []*benchJob, pass ring.Pass) float64 {
+	rates := make([]float64, len(jobs))
+	var wg sync.WaitGroup
+	for i, j := range jobs {
+		wg.Go(func() { rates[i] = j.rate(pass) })
+	}
+	wg.Wait()
+	return sum(rates)
 }
 
 func passes(b *testing.B, name string, f func(b *testing.B, pass ring.Pass)) {
@@ -108,18 +127,29 @@ func passes(b *testing.B, name string, f func(b *testing.B, pass ring.Pass)) {
 	}
 }
 
-// compare reports the job's rate, and what part it is of another, which gives FLOP/s.
-func (j *benchJob) compare(b *testing.B, pass ring.Pass, unit string, other func() float64) {
+// yardstick is a rate in FLOP/s that another is a part of.
+type yardstick struct {
+	unit string
+	rate func() float64
+}
+
+// compare reports the job's rate, and what part it is of others.
+func (j *benchJob) compare(b *testing.B, pass ring.Pass, others ...yardstick) {
 	j.rate(pass) // the first run touches memory
-	var mine, others []float64
+	var mine []float64
+	theirs := make([][]float64, len(others))
 	for b.Loop() {
 		mine = append(mine, j.rate(pass))
 		b.StopTimer()
-		others = append(others, other())
+		for i, o := range others {
+			theirs[i] = append(theirs[i], o.rate())
+		}
 		b.StartTimer()
 	}
 	b.ReportMetric(median(mine)/1e9, "GFLOP/s")
-	b.ReportMetric(100*median(mine)/median(others), unit)
+	for i, o := range others {
+		b.ReportMetric(100*median(mine)/median(theirs[i]), o.unit)
+	}
 }
 
 func median(x []float64) float64 {
@@ -240,7 +270,7 @@ func (j *benchJob) rate(pass ring.Pass) float64 {
 		err = j.backend.Sync()
 	}
 	if err != nil {
-		j.tb.Fatal(err)
+		j.tb.Error(err)
 	}
 	return flops / time.Since(begin).Seconds()
 }

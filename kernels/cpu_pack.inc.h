@@ -64,8 +64,8 @@ static int load_panels(float *panels, int64_t stride, const void *src, int64_t a
 
 // Packs count <= NR rows of n elements, which start at `at` and lie stride apart, as
 // columns [n][NR], 0 past count. Returns whether any element is Inf or NaN.
-INLINE int load_columns_as(float *panel, const void *src, int64_t at, int64_t stride, int64_t count, int64_t n,
-                           int dtype) {
+INLINE int load_columns_as(float *panel, const void *src, int64_t at, int64_t stride, int64_t count,
+                           int64_t n, int dtype) {
   vf zeros = v_set1(0);
   int64_t d = 0;
   for (; d + VL <= n; d += VL)
@@ -104,8 +104,8 @@ static int pack_key_columns(const rattn_job *job, int64_t at, int64_t count, flo
   const int64_t dim = job->shape.head_dim, token = 2 * job->shape.kv_heads * dim;
   int odd = 0;
   for (int64_t j = 0; j < count; j += NR)
-    odd |= load_columns(columns + j * dim, job->kv, at + j * token, token, count - j < NR ? count - j : NR, dim,
-                        job->shape.dtype);
+    odd |= load_columns(columns + j * dim, job->kv, at + j * token, token, count - j < NR ? count - j : NR,
+                        dim, job->shape.dtype);
   return odd;
 }
 static int pack_key_rows(const rattn_job *job, int64_t at, int64_t count, float *rows) {

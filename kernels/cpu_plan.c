@@ -21,12 +21,14 @@
 #include "cpu.h"
 
 enum {
-  TILE_ROWS = 96,  // rows of a tile, so that a pass over packed keys is worth it
+  // Rows of a tile and keys of a cell of a backward. A cell of n rows and m keys loads
+  // and stores some (7 m + 4 n) head_dim floats to multiply 5 n m head_dim; square cells
+  // give many that depend on nothing for that.
+  TILE_ROWS = 192,
+  CELL_KEYS = 192,
   // Packed keys and values of a tile, and sums of a backward: with a row tile's they
-  // are to fit a second-level cache of 1 MiB.
+  // are to fit a second-level cache.
   TILE_BYTES = 512 << 10,
-  CELL_KEYS = 384,  // keys of a cell of a backward, so that loading its rows is worth it
-  COLUMNS = 64,     // columns of all heads that are wanted, to feed some 16 threads
 };
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -58,10 +60,8 @@ static int find_keys(rattn_job *job, int64_t tokens, char *text, size_t size) {
   return 1;
 }
 
-// Finds the keys that each row tile sees, from the first to the last, and returns
-// their sum.
-static int64_t find_seen(rattn_job *job) {
-  int64_t sum = 0;
+// Finds the keys that each row tile sees, from the first to the last.
+static void find_seen(rattn_job *job) {
   for (int64_t i = 0; i < job->tiles; i++) {
     int64_t t = i * job->tile_rows / job->group;
     int64_t end = ceil_div(min64((i + 1) * job->tile_rows, job->row_count), job->group);
@@ -74,9 +74,7 @@ static int64_t find_seen(rattn_job *job) {
     }
     job->seen[2 * i] = first;
     job->seen[2 * i + 1] = last;
-    if (first < last) sum += last - first;
   }
-  return sum;
 }
 
 static void begin_attention(rattn_job *job) {
@@ -95,6 +93,7 @@ static void begin_attention(rattn_job *job) {
   if (job->dout) bytes += job->depth * k->element + 2 * job->width * (int64_t)sizeof(float);
   int64_t tile = TILE_BYTES / bytes / k->key_step * k->key_step;
   job->key_tile = max64(k->key_step, min64(tile, k->key_limit));
+  job->column_tiles = max64(1, CELL_KEYS / job->key_tile);
 
   // As many heads as fit with all their keys; else one, with as many keys as fit.
   int64_t need = max64(1, ceil_div(keys, job->key_tile)), tile_bytes = job->key_tile * bytes;
@@ -105,16 +104,6 @@ static void begin_attention(rattn_job *job) {
   job->head0 = job->heads = 0;
   job->key0 = job->key_end;
   job->keys = 0;
-}
-
-// Chooses the keys of a cell. Where row tiles see most keys, columns are long chains
-// of cells, and it takes many columns to feed many threads.
-static void choose_columns(rattn_job *job, int64_t sum) {
-  const int64_t tiles = job->block_keys / job->key_tile;
-  job->column_tiles = max64(1, CELL_KEYS / job->key_tile);
-  if (sum < 4 * CELL_KEYS * job->tiles) return;
-  while (job->column_tiles > 1 && job->block_heads * ceil_div(tiles, job->column_tiles) < COLUMNS)
-    job->column_tiles = ceil_div(job->column_tiles, 2);
 }
 
 // Lays out what a block needs, for the largest block.
@@ -140,7 +129,7 @@ static int grow(rattn_job *job) {
   job->stages = job->column_done + job->block_heads * tiles;
   job->odd = (uint8_t *)(job->stages + max64(job->tiles, tiles) + 1);
 
-  choose_columns(job, find_seen(job));
+  find_seen(job);
   const int64_t columns = ceil_div(tiles, job->column_tiles), column_keys = job->column_tiles * job->key_tile;
   int64_t cells = 0;
   for (int64_t i = 0; i < job->tiles; i++) {

@@ -50,13 +50,15 @@ INLINE void product_block(int64_t depth, int64_t chunk, const float *a, int64_t 
 
 // S (+)= Q K^T and dP (+)= dO V^T: A is a row tile in panels that lie a_panel apart, C
 // a block of a score tile, or the half of it at c.
-static void product_scores(int64_t depth, const float *a, int64_t a_panel, const float *b, float *c, int add) {
+static void product_scores(int64_t depth, const float *a, int64_t a_panel, const float *b, float *c,
+                           int add) {
   if (add)
     product_block(depth, NR, a, NR, 1, a_panel, b, c, LD, NV, 1);
   else
     product_block(depth, NR, a, NR, 1, a_panel, b, c, LD, NV, 0);
 }
-static void product_scores_half(int64_t depth, const float *a, int64_t a_panel, const float *b, float *c, int add) {
+static void product_scores_half(int64_t depth, const float *a, int64_t a_panel, const float *b, float *c,
+                                int add) {
   if (add)
     product_block(depth, NR, a, NR, 1, a_panel, b, c, LD, NV / 2, 1);
   else

@@ -45,7 +45,7 @@ int rattn_buffer_grow(rattn_buffer *b, int64_t bytes) {
   free(b->data);
   *b = (rattn_buffer){0};
   void *p;
-  int huge = bytes >= HUGE_PAGE / 8;
+  int huge = bytes >= HUGE_PAGE / 32;
   if (huge) bytes = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
   if (posix_memalign(&p, huge ? HUGE_PAGE : 4096, (size_t)bytes)) return 0;
 #ifdef MADV_HUGEPAGE

@@ -175,9 +175,11 @@ static void add_over_keys(const rattn_job *job, rattn_tile *t, const float *w, c
 
 // grad += w^T b: w a score tile, b the tile's rows and grad a key tile's, in panels.
 // For MR keys at a time it takes the blocks from the first to the last that see any
-// of them; w is 0 where a row sees nothing.
+// of them; w is 0 where a row sees nothing. Keys go in groups whose columns of w
+// stay in the first-level cache for all panels.
 static void add_over_rows(const rattn_job *job, const rattn_tile *t, const float *w, const float *b,
                           int64_t key, float *grad, int odd) {
+  enum { GROUP = 48 / MR * MR };
   const int64_t nb = job->key_tile, width = job->width;
   for (int64_t m = 0; m < t->rows && odd; m++) {
     int64_t lo, hi;
@@ -186,15 +188,19 @@ static void add_over_rows(const rattn_job *job, const rattn_tile *t, const float
       add_row(w[m * LD + n], b + m * NR, t->panel, grad + n * NR, nb * NR, width);
   }
   if (odd) return;
-  for (int64_t n = 0; n < nb; n += MR) {
-    int64_t first = 0, last = t->blocks;
-    while (first < last && !(t->from[first] < n + MR && t->to[first] > n)) first++;
-    while (first < last && !(t->from[last - 1] < n + MR && t->to[last - 1] > n)) last--;
-    if (first == last) continue;
-    const float *wn = w + first * MR * LD + n, *bn = b + first * MR * NR;
-    float *gn = grad + n * NR;
-    for (int64_t d = 0; d < width; d += NR, bn += t->panel, gn += nb * NR)
-      product_keys((last - first) * MR, wn, bn, gn);
+  for (int64_t g = 0; g < nb; g += GROUP) {
+    int64_t first[GROUP / MR], last[GROUP / MR];
+    for (int64_t i = 0; i < GROUP / MR; i++) {
+      const int64_t n = g + i * MR;
+      first[i] = 0, last[i] = t->blocks;
+      while (first[i] < last[i] && !(t->from[first[i]] < n + MR && t->to[first[i]] > n)) first[i]++;
+      while (first[i] < last[i] && !(t->from[last[i] - 1] < n + MR && t->to[last[i] - 1] > n)) last[i]--;
+    }
+    for (int64_t d = 0; d < width; d += NR)
+      for (int64_t i = 0; i < GROUP / MR; i++)
+        if (first[i] < last[i])
+          product_keys((last[i] - first[i]) * MR, w + first[i] * MR * LD + g + i * MR,
+                       b + d / NR * t->panel + first[i] * MR * NR, grad + d * nb + (g + i * MR) * NR);
   }
 }
 
