@@ -4,6 +4,7 @@ package kernels
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"testing"
@@ -12,7 +13,8 @@ import (
 	"ringattn/ring"
 )
 
-// Benchmarks of the kernels by themselves: causal self attention of one chunk, f32.
+// Benchmarks of the kernels by themselves: causal self attention of one chunk, of f32 and
+// of bf16.
 //
 //	go test ./kernels -run - -bench .
 //
@@ -25,42 +27,48 @@ func benchmark(b *testing.B, factor float64) {
 	const tokens, heads = 2048, 4
 	threads := runtime.GOMAXPROCS(0)
 	for _, isa := range ISAs() {
-		peak := PeakFLOPS(threads, isa, ring.F32)
-		for _, dim := range []int{64, 128, 256, 512} {
-			b.Run(fmt.Sprintf("%s/D=%d", isa, dim), func(b *testing.B) {
-				backend, err := CPU(threads, isa)
-				if err != nil {
-					b.Fatal(err)
-				}
-				defer backend.Close()
-				s := ring.Shape{DType: ring.F32, Heads: heads, KVHeads: heads, HeadDim: dim, Scale: 1 / float32(dim)}
-				j := newBenchJob(b, backend, s, tokens)
-				defer j.free()
-				pairs := float64(tokens) * (tokens + 1) / 2
-				flops := factor * 4 * heads * float64(dim) * pairs
-				run := func() {
-					if factor == 1 {
-						err = backend.Forward(s, &j.t, j.chunk, j.rows, true)
-					} else {
-						err = backend.Backward(s, &j.t, j.chunk, j.rows, j.dkv, true)
-					}
-					if err == nil {
-						err = backend.Sync()
-					}
-					if err != nil {
-						b.Fatal(err)
-					}
-				}
-				run()
-				for b.Loop() {
-					run()
-				}
-				rate := flops * float64(b.N) / b.Elapsed().Seconds()
-				b.ReportMetric(rate/1e9, "GFLOP/s")
-				b.ReportMetric(100*rate/peak, "%peak")
-			})
+		for _, dtype := range []ring.DType{ring.F32, ring.BF16} {
+			peak := PeakFLOPS(threads, isa, dtype)
+			for _, dim := range []int{64, 128, 256, 512} {
+				s := ring.Shape{DType: dtype, Heads: heads, KVHeads: heads, HeadDim: dim, Scale: 1 / float32(dim)}
+				b.Run(fmt.Sprintf("%s/%v/D=%d", isa, dtype, dim), func(b *testing.B) {
+					benchmarkShape(b, isa, s, tokens, factor, peak)
+				})
+			}
 		}
 	}
+}
+
+func benchmarkShape(b *testing.B, isa string, s ring.Shape, tokens int, factor, peak float64) {
+	backend, err := CPU(runtime.GOMAXPROCS(0), isa)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer backend.Close()
+	j := newBenchJob(b, backend, s, tokens)
+	defer j.free()
+	pairs := float64(tokens) * float64(tokens+1) / 2
+	flops := factor * 4 * float64(s.Heads*s.HeadDim) * pairs
+	run := func() {
+		if factor == 1 {
+			err = backend.Forward(s, &j.t, j.chunk, j.rows, true)
+		} else {
+			err = backend.Backward(s, &j.t, j.chunk, j.rows, j.dkv, true)
+		}
+		if err == nil {
+			err = backend.Sync()
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	run()
+	for b.Loop() {
+		run()
+	}
+	rate := flops * float64(b.N) / b.Elapsed().Seconds()
+	b.ReportMetric(rate/1e9, "GFLOP/s")
+	b.ReportMetric(100*rate/peak, "%peak")
 }
 
 // benchJob is a rank's tensors against one chunk, its own keys, under a causal mask.
@@ -86,8 +94,13 @@ func newBenchJob(tb testing.TB, backend ring.Backend, s ring.Shape, tokens int) 
 	rng := rand.New(rand.NewPCG(1, 2))
 	random := func(n int) unsafe.Pointer {
 		p := alloc(n)
-		for i := range unsafe.Slice((*float32)(p), n) {
-			*(*float32)(unsafe.Add(p, 4*i)) = float32(rng.NormFloat64())
+		for i := range n {
+			x := float32(rng.NormFloat64())
+			if s.DType == ring.F32 {
+				*(*float32)(unsafe.Add(p, 4*i)) = x
+			} else { // the upper half is a bf16
+				*(*uint16)(unsafe.Add(p, 2*i)) = uint16(math.Float32bits(x) >> 16)
+			}
 		}
 		return p
 	}

@@ -21,10 +21,6 @@
 #include "cpu.h"
 
 enum {
-  TILE_ROWS = 96,  // rows of a tile, so that a pass over packed keys is worth it
-  // Packed keys and values of a tile, and sums of a backward: with a row tile's they
-  // are to fit a second-level cache of 1 MiB.
-  TILE_BYTES = 512 << 10,
   CELL_KEYS = 384,  // keys of a cell of a backward, so that loading its rows is worth it
 };
 
@@ -82,13 +78,13 @@ static void begin_attention(rattn_job *job) {
   job->width = round_up(dim, k->panel);
   // Where no row sees a key there is nothing to do, unless rows are to be written.
   job->row_count = keys == 0 && !job->first ? 0 : job->rows.n * job->group;
-  job->tile_rows = round_up(TILE_ROWS, k->block);
+  job->tile_rows = round_up(k->tile_rows, k->block);
   job->tiles = ceil_div(job->row_count, job->tile_rows);
 
   // Bytes that are packed or summed for a key of a head.
   int64_t bytes = (job->depth + job->width) * k->element;
   if (job->dout) bytes += job->depth * k->element + 2 * job->width * (int64_t)sizeof(float);
-  int64_t tile = TILE_BYTES / bytes / k->key_step * k->key_step;
+  int64_t tile = k->tile_bytes / bytes / k->key_step * k->key_step;
   job->key_tile = max64(k->key_step, min64(tile, k->key_limit));
   job->column_tiles = max64(1, CELL_KEYS / job->key_tile);
 

@@ -5,11 +5,19 @@
 #include "cpu_backward.inc.h"
 #include "cpu_forward.inc.h"
 
+enum {
+  TILE_ROWS = 96,  // so that a pass over packed keys is worth it
+  // With a row tile's it is to fit a second-level cache of 1 MiB.
+  TILE_BYTES = 512 << 10,
+};
+
 const rattn_kernels KERNELS = {
     .block = MR,
     .panel = NR,
     .key_step = KEY_STEP,
     .key_limit = NB,
+    .tile_rows = TILE_ROWS,
+    .tile_bytes = TILE_BYTES,
     .element = sizeof(float),
     .depth = 1,
     .workspace = workspace_floats,
