@@ -51,8 +51,9 @@ import (
 	"ringattn/ring"
 )
 
-// CPU returns a backend of threads worker threads with the kernels for isa:
-// "avx512", "avx2", "portable", or "" for the best that this CPU has.
+// CPU returns a backend of threads worker threads with the kernels for isa, one of ISAs,
+// or "" for the best that this CPU has. "amx", "avx512bf16" and, for tests,
+// "portable-bf16" multiply bf16 as it is, and round p and ds to it; the others widen it.
 //
 // Its memory is the C library's. The workers inherit the caller's CPU affinity
 // and sleep when there is nothing to do.

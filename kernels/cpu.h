@@ -9,6 +9,12 @@
 //   cpu_pack.inc.h      elements to floats, and into the panels that products read
 //   cpu_product.inc.h   register-blocked matrix products, exp
 //   cpu_forward.inc.h, cpu_backward.inc.h
+//   cpu_amx.c, cpu_avx512bf16.c, cpu_portable_bf16.c
+//                kernels for bf16 that multiply in bf16, from another body:
+//   cpu_bf16_pack.inc.h     elements into panels
+//   cpu_bf16_product.inc.h  runs of products, exp2
+//   cpu_bf16_tile.inc.h, cpu_bf16_forward.inc.h, cpu_bf16_backward.inc.h
+//   cpu_rows.inc.h has what both bodies share.
 #ifndef RATTN_CPU_H
 #define RATTN_CPU_H
 
@@ -44,6 +50,9 @@ typedef void rattn_task(const rattn_job *job, float *workspace, int64_t task);
 // key_step, itself a multiple of block and panel, up to key_limit.
 struct rattn_kernels {
   int64_t block, panel, key_step, key_limit;
+  int64_t tile_rows;                           // rows of a tile, to whole blocks
+  int64_t tile_bytes;                          // what is packed and summed for a key tile
+  int64_t cell_keys;                           // keys of a cell of the backward, to whole tiles
   int64_t element;                             // bytes of a packed element: 4 or 2
   int64_t depth;                               // packed columns are padded to a multiple of it
   int64_t (*workspace)(const rattn_job *job);  // floats that a worker needs for the job
@@ -60,6 +69,14 @@ typedef struct {
 } rattn_isa;
 
 extern const rattn_kernels rattn_avx512_kernels, rattn_avx2_kernels, rattn_portable_kernels;
+extern const rattn_kernels rattn_amx_kernels, rattn_avx512bf16_kernels, rattn_portable_bf16_kernels;
+
+// Compilers before these know neither AMX nor AVX512-BF16.
+#if defined(__x86_64__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
+#define RATTN_HAVE_BF16 1
+#else
+#define RATTN_HAVE_BF16 0
+#endif
 
 // Memory that grows to the largest request and is kept for the next call.
 typedef struct {

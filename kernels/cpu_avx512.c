@@ -16,7 +16,6 @@
 // A product's block is 12 x 32: 24 accumulators, 2 of B, 1 or 2 of A. A panel of B of
 // DEPTH steps is 32 KiB.
 #define KERNELS rattn_avx512_kernels
-#define VL 16
 #define MR 12
 #define NR 32
 #define KEY_STEP 96
@@ -24,41 +23,7 @@
 #define DEPTH 256
 #define FMA_CHAINS 24
 
-#define INLINE static inline __attribute__((always_inline))
-typedef __m512 vf;
-INLINE vf v_set1(float x) { return _mm512_set1_ps(x); }
-INLINE vf v_load(const float *p) { return _mm512_loadu_ps(p); }
-INLINE void v_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
-INLINE vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
-// v_max returns b where either is NaN.
-INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
-// v_zero_below is 0 where x < limit, else y (also where x is NaN).
-INLINE vf v_zero_below(vf x, vf limit, vf y) {
-  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLT_UQ), y);
-}
-// v_scale_bits adds the low bits of n's pattern to the exponent of x.
-INLINE vf v_scale_bits(vf x, vf n) {
-  __m512i shifted = _mm512_slli_epi32(_mm512_castps_si512(n), 23);
-  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), shifted));
-}
-INLINE vf v_from_bf16(const uint16_t *p) {
-  __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
-}
-INLINE vf v_from_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
-
-INLINE vf v_zip_low(vf a, vf b) {
-  const __m512i at = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-  return _mm512_permutex2var_ps(a, at, b);
-}
-INLINE vf v_zip_high(vf a, vf b) {
-  const __m512i at = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-  return _mm512_permutex2var_ps(a, at, b);
-}
-// Sum and maximum of a vector's elements, in a fixed order.
-INLINE float v_sum(vf x) { return _mm512_reduce_add_ps(x); }
-INLINE float v_most(vf x) { return _mm512_reduce_max_ps(x); }
-
+#include "cpu_avx512.inc.h"
 #include "cpu_table.inc.h"
 
 #if defined(__clang__)

@@ -20,17 +20,6 @@
 
 #include "cpu.h"
 
-enum {
-  // Rows of a tile and keys of a cell of a backward. A cell of n rows and m keys loads
-  // and stores some (7 m + 4 n) head_dim floats to multiply 5 n m head_dim; square cells
-  // give many that depend on nothing for that.
-  TILE_ROWS = 192,
-  CELL_KEYS = 192,
-  // Packed keys and values of a tile, and sums of a backward: with a row tile's they
-  // are to fit a second-level cache.
-  TILE_BYTES = 512 << 10,
-};
-
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -85,15 +74,15 @@ static void begin_attention(rattn_job *job) {
   job->width = round_up(dim, k->panel);
   // Where no row sees a key there is nothing to do, unless rows are to be written.
   job->row_count = keys == 0 && !job->first ? 0 : job->rows.n * job->group;
-  job->tile_rows = round_up(TILE_ROWS, k->block);
+  job->tile_rows = round_up(k->tile_rows, k->block);
   job->tiles = ceil_div(job->row_count, job->tile_rows);
 
   // Bytes that are packed or summed for a key of a head.
   int64_t bytes = (job->depth + job->width) * k->element;
   if (job->dout) bytes += job->depth * k->element + 2 * job->width * (int64_t)sizeof(float);
-  int64_t tile = TILE_BYTES / bytes / k->key_step * k->key_step;
+  int64_t tile = k->tile_bytes / bytes / k->key_step * k->key_step;
   job->key_tile = max64(k->key_step, min64(tile, k->key_limit));
-  job->column_tiles = max64(1, CELL_KEYS / job->key_tile);
+  job->column_tiles = max64(1, k->cell_keys / job->key_tile);
 
   // As many heads as fit with all their keys; else one, with as many keys as fit.
   int64_t need = max64(1, ceil_div(keys, job->key_tile)), tile_bytes = job->key_tile * bytes;

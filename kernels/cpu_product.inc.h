@@ -13,15 +13,14 @@
 #ifndef RATTN_CPU_PRODUCT_INC_H
 #define RATTN_CPU_PRODUCT_INC_H
 
+#include "cpu_rows.inc.h"
+
 enum {
   NV = NR / VL,
   // Row stride of score tiles. Not a power of two, or rows would fall on few
   // cache sets.
   LD = NB + 16,
 };
-
-// Accumulators are in registers only if every loop over them is unrolled.
-#define UNROLL _Pragma("GCC unroll 32")
 
 // C block of nv vectors (+)= A B over depth steps. Element (r, k) of A is a[r * a_row +
 // k * a_step] for the first chunk of steps; each further chunk lies a_chunk after the
@@ -102,19 +101,6 @@ INLINE vf v_exp(vf x) {
   p = v_fma(p, r, v_set1(1));
   p = v_fma(p, r, v_set1(1));
   return v_zero_below(x, v_set1(-87), v_scale_bits(p, t));
-}
-
-// Transposes VL vectors in place: each round puts the first half of the rows between
-// those of the second.
-INLINE void v_transpose(vf x[VL]) {
-  UNROLL for (int n = 1; n < VL; n *= 2) {
-    vf y[VL];
-    UNROLL for (int i = 0; i < VL / 2; i++) {
-      y[2 * i] = v_zip_low(x[i], x[i + VL / 2]);
-      y[2 * i + 1] = v_zip_high(x[i], x[i + VL / 2]);
-    }
-    UNROLL for (int i = 0; i < VL; i++) x[i] = y[i];
-  }
 }
 
 // FMAs at the rate that the CPU can sustain: enough independent chains to cover

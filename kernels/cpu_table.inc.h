@@ -5,11 +5,23 @@
 #include "cpu_backward.inc.h"
 #include "cpu_forward.inc.h"
 
+enum {
+  // A cell of n rows and m keys loads and stores some (7 m + 4 n) head_dim floats to
+  // multiply 5 n m head_dim; square cells give many that depend on nothing for that.
+  TILE_ROWS = 192,
+  CELL_KEYS = 192,
+  // With a row tile's it is to fit a second-level cache.
+  TILE_BYTES = 512 << 10,
+};
+
 const rattn_kernels KERNELS = {
     .block = MR,
     .panel = NR,
     .key_step = KEY_STEP,
     .key_limit = NB,
+    .tile_rows = TILE_ROWS,
+    .tile_bytes = TILE_BYTES,
+    .cell_keys = CELL_KEYS,
     .element = sizeof(float),
     .depth = 1,
     .workspace = workspace_floats,

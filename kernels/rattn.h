@@ -85,7 +85,8 @@ typedef struct {
   uint32_t version;  // RATTN_ABI_VERSION
   uint32_t size;     // sizeof(rattn_backend)
   // device: the GPU's index, ignored by the CPU. threads: CPU worker threads.
-  // isa: NULL or "" for the best there is, else "avx512", "avx2", "portable".
+  // isa: NULL or "" for the best there is, else "amx", "avx512bf16", "avx512", "avx2",
+  // "portable", "portable-bf16".
   int32_t (*open)(int32_t device, int32_t threads, const char *isa, rattn_ctx **ctx);
   void (*close)(rattn_ctx *ctx);
   // what computes, and the last error; ctx may be NULL for error (of open).

@@ -20,7 +20,7 @@ import (
 )
 
 // Bounds on ||got - want|| / ||want|| over a tensor against float64. Inputs are
-// exact in every dtype and all arithmetic is float32, so one set serves all.
+// exact in every dtype, so one set serves all where all arithmetic is float32.
 const (
 	// TolOut bounds out and lse: a sum of a few hundred rounded terms is good to
 	// some 1e-6.
@@ -34,6 +34,9 @@ const (
 	// cancelled is the part of a gradient's size without cancellation that it counts
 	// as at least: roundings are then 1e-7 / cancelled.
 	cancelled = 0.05
+	// TolRoundedOut and TolRoundedGrad are for out and for dq, dk, dv of bf16 tensors
+	// where p and ds are rounded to bf16, to some 2^-9 each. lse knows no such rounding.
+	TolRoundedOut, TolRoundedGrad = 6e-3, 1e-2
 	// RowFactor is how much worse than the tensor's bound a single row may be.
 	RowFactor = 4
 )
@@ -61,11 +64,28 @@ func Run(t *testing.T, open func(t *testing.T) ring.Backend) {
 	with("lost keys", testLostKeys)
 	with("head groups", testHeadGroups)
 	with("f16 exact", testHalfExact)
+	with("bf16 sums", testSums)
 	with("isolation", testIsolation)
 	with("accumulate", testAccumulate)
 	with("unseen rows", testUnseenRows)
 	with("repeat", testRepeat)
 	with("refusals", testRefusals)
+}
+
+// RunRounded is Run for a backend that rounds p and ds to bf16 before their products
+// where the tensors are bf16, as the instructions that multiply bf16 ask for.
+func RunRounded(t *testing.T, open func(t *testing.T) ring.Backend) {
+	Run(t, func(t *testing.T) ring.Backend { return rounding{open(t)} })
+}
+
+type rounding struct{ ring.Backend }
+
+// bounds are those of b for out and for dq, dk, dv of a dtype.
+func bounds(b ring.Backend, d ring.DType) (out, grad float64) {
+	if _, ok := b.(rounding); ok && d == ring.BF16 {
+		return TolRoundedOut, TolRoundedGrad
+	}
+	return TolOut, TolGrad
 }
 
 // Same demands that the backends give the same bits: for instance one backend with

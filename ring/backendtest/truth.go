@@ -108,14 +108,15 @@ func (p *problem) check(t *testing.T, b ring.Backend) {
 		orders = 2
 	}
 	for i := range orders {
-		p.compare(t, p.run(t, b, p.order(i)), want)
+		p.compare(t, b, p.run(t, b, p.order(i)), want)
 	}
 }
 
-// compare checks all of a result. Where the truth is not finite anything may stand,
+// compare checks all of b's result. Where the truth is not finite anything may stand,
 // but for the lse of a row that sees nothing; where it is, nothing but that value.
-func (p *problem) compare(t *testing.T, got *result, want *truth) {
+func (p *problem) compare(t *testing.T, b ring.Backend, got *result, want *truth) {
 	t.Helper()
+	tolOut, tolGrad := bounds(b, p.dtype)
 	most := 0.0
 	for _, x := range want.lse {
 		if x != marker && !math.IsInf(x, 0) && x == x {
@@ -127,11 +128,11 @@ func (p *problem) compare(t *testing.T, got *result, want *truth) {
 	// and of a sum of as many of these as there are queries to a key.
 	floor := cancelled * float64(p.shape.Scale) * p.size() * float64(p.dim)
 	many := math.Sqrt(max(1, float64(p.queries*p.heads/p.kvHeads)/float64(max(p.keys, 1))))
-	p.vectors(t, "out", got.out, want.out, p.dim, TolOut+TolScore*most, 0)
+	p.vectors(t, "out", got.out, want.out, p.dim, tolOut+TolScore*most, 0)
 	p.vectors(t, "lse", got.lse, want.lse, p.heads, TolOut+TolScore*most, 0)
-	p.vectors(t, "dq", got.dq, want.dq, p.dim, TolGrad+TolScore*most, floor)
-	p.vectors(t, "dk", got.dk, want.dk, p.dim, TolGrad+TolScore*most, floor*many)
-	p.vectors(t, "dv", got.dv, want.dv, p.dim, TolGrad+TolScore*most, 0)
+	p.vectors(t, "dq", got.dq, want.dq, p.dim, tolGrad+TolScore*most, floor)
+	p.vectors(t, "dk", got.dk, want.dk, p.dim, tolGrad+TolScore*most, floor*many)
+	p.vectors(t, "dv", got.dv, want.dv, p.dim, tolGrad+TolScore*most, 0)
 	for i, seen := range p.intervals {
 		for h := range p.heads {
 			row := (p.before+i)*p.heads + h

@@ -1,0 +1,95 @@
+// cpu_bf16_pack.inc.h: bf16 elements into panels, and from one form of them to another.
+#ifndef RATTN_CPU_BF16_PACK_INC_H
+#define RATTN_CPU_BF16_PACK_INC_H
+
+#include "cpu_bf16_product.inc.h"
+
+enum { EXPONENT = 0x7f80 };  // all ones in Inf and NaN
+
+// Rows [rows][cols] of 4 bytes each to [cols][rows].
+INLINE void transpose(float *dst, int64_t dst_row, const float *src, int64_t src_row, int rows, int cols) {
+  for (int i = 0; i < rows; i += VL)
+    for (int j = 0; j < cols; j += VL) {
+      vf x[VL];
+      UNROLL for (int k = 0; k < VL; k++) x[k] = v_load(src + (i + k) * src_row + j);
+      v_transpose(x);
+      UNROLL for (int k = 0; k < VL; k++) v_store(dst + (j + k) * dst_row + i, x[k]);
+    }
+}
+
+// Panel of rows to that of the same elements as pairs.
+static void pair_rows(uint16_t *restrict pairs, const uint16_t *restrict rows) {
+  for (int i = 0; i < NR; i += 2)
+    for (int j = 0; j < NR; j++) {
+      pairs[i * NR + 2 * j] = rows[i * NR + j];
+      pairs[i * NR + 2 * j + 1] = rows[(i + 1) * NR + j];
+    }
+}
+
+// Panel of rows to its transpose, as pairs or as rows: two elements that are side by
+// side stay so.
+static void turn_to_pairs(uint16_t *pairs, const uint16_t *rows) {
+  transpose((float *)pairs, NR, (const float *)rows, NR / 2, NR, NR / 2);
+}
+static void turn_rows(uint16_t *turned, const uint16_t *rows) {
+  uint16_t pairs[PANEL];
+  pair_rows(pairs, rows);
+  transpose((float *)turned, NR / 2, (const float *)pairs, NR, NR / 2, NR);
+}
+
+// Copies a row of n elements to panels that lie stride apart, 0 past n, each with sign
+// turned over if sign is 0x8000. Returns whether any is Inf or NaN.
+static int load_row(uint16_t *panels, int64_t stride, const uint16_t *src, int64_t n, uint16_t sign) {
+  uint16_t most = 0;
+  for (; n > 0; n -= NR, src += NR, panels += stride) {
+    if (n < NR) memset(panels, 0, NR * sizeof(uint16_t));
+    for (int64_t d = 0; d < (n < NR ? n : NR); d++) {
+      uint16_t exponent = src[d] & EXPONENT;
+      most = exponent > most ? exponent : most;
+      panels[d] = src[d] ^ sign;
+    }
+  }
+  return most == EXPONENT;
+}
+
+// Packs count keys or values of a key tile, whose elements start at `at`: as columns
+// [key_tile / NR][width / NR] panels of pairs along a row, as rows [width / NR]
+// [key_tile / NR] of pairs along keys. Returns whether any is Inf or NaN.
+static int pack_keys(const rattn_job *job, uint16_t *workspace, int64_t at, int64_t count, uint16_t *columns,
+                     uint16_t *rows) {
+  const int64_t dim = job->shape.head_dim, token = 2 * job->shape.kv_heads * dim, width = job->width;
+  const uint16_t *kv = (const uint16_t *)job->kv + at;
+  int odd = 0;
+  for (int64_t n = 0; n < count; n += NR) {
+    for (int64_t i = 0; i < NR && n + i < count; i++)
+      odd |= load_row(workspace + i * NR, PANEL, kv + (n + i) * token, dim, 0);
+    for (int64_t d = 0; d < width; d += NR) {
+      uint16_t *panel = workspace + d * NR;
+      if (count - n < NR)
+        memset(panel + (count - n) * NR, 0, (size_t)((NR - (count - n)) * NR) * sizeof *panel);
+      if (columns) turn_to_pairs(columns + n * width + d * NR, panel);
+      if (rows) pair_rows(rows + d * job->key_tile + n * NR, panel);
+    }
+  }
+  return odd;
+}
+
+// Task (head, key tile) of the pack phase. Scores need keys as columns, and values
+// where dout meets them; sums need values, in the backward keys, as rows.
+static void pack_task(const rattn_job *job, float *workspace, int64_t task) {
+  const int64_t dim = job->shape.head_dim, kv_heads = job->shape.kv_heads;
+  const int64_t head = task / job->key_tiles, key = task % job->key_tiles * job->key_tile;
+  const int64_t count = job->keys - key < job->key_tile ? job->keys - key : job->key_tile;
+  const int64_t tile = task * job->key_tile * job->width;
+  // Offset of the first key's elements; a token has 2 kv_heads rows of them.
+  const int64_t at = ((job->key0 + key) * 2 * kv_heads + job->head0 + head) * dim;
+  const int backward = job->dout != NULL;
+  uint16_t *space = (uint16_t *)workspace, *kt = job->kt, *vt = job->vt, *k = job->k, *v = job->v;
+  int odd_k = pack_keys(job, space, at, count, kt + tile, backward ? k + tile : NULL);
+  int odd_v = pack_keys(job, space, at + kv_heads * dim, count, backward ? vt + tile : NULL,
+                        backward ? NULL : v + tile);
+  job->odd[task] = (uint8_t)((odd_k ? RATTN_ODD_K : 0) | (odd_v ? RATTN_ODD_V : 0));
+  if (job->grads) memset(job->grads + 2 * tile, 0, (size_t)(2 * job->key_tile * job->width) * sizeof(float));
+}
+
+#endif
