@@ -30,6 +30,9 @@ INLINE void product_block(int64_t depth, int64_t chunk, const float *a, int64_t 
   vf acc[MR][NV];
   UNROLL for (int r = 0; r < MR; r++) UNROLL for (int v = 0; v < nv; v++) acc[r][v] =
       add ? v_load(c + r * c_row + v * VL) : v_set1(0);
+  // C is seldom in the first-level cache, and nothing can begin without it; the next
+  // block of a panel is where this one ends.
+  for (int64_t i = 0; add && c_row == NR && i < MR * NR; i += 16) __builtin_prefetch(c + MR * NR + i, 1);
   for (; depth > 0; depth -= chunk, a += a_chunk) {
     const float *ak = a;
     for (int64_t k = depth < chunk ? depth : chunk; k > 0; k--) {
