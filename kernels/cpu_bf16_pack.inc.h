@@ -42,11 +42,15 @@ static void turn_rows(uint16_t *turned, const uint16_t *rows) {
 static int load_row(uint16_t *panels, int64_t stride, const uint16_t *src, int64_t n, uint16_t sign) {
   uint16_t most = 0;
   for (; n > 0; n -= NR, src += NR, panels += stride) {
-    if (n < NR) memset(panels, 0, NR * sizeof(uint16_t));
-    for (int64_t d = 0; d < (n < NR ? n : NR); d++) {
-      uint16_t exponent = src[d] & EXPONENT;
+    uint16_t row[NR] = {0};
+    if (n < NR)
+      memcpy(row, src, (size_t)n * sizeof *row);
+    else
+      memcpy(row, src, sizeof row);
+    for (int d = 0; d < NR; d++) {  // a vector or two
+      uint16_t exponent = row[d] & EXPONENT;
       most = exponent > most ? exponent : most;
-      panels[d] = src[d] ^ sign;
+      panels[d] = row[d] ^ (d < n ? sign : 0);
     }
   }
   return most == EXPONENT;

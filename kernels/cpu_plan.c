@@ -49,8 +49,11 @@ static int find_keys(rattn_job *job, int64_t tokens, char *text, size_t size) {
   return 1;
 }
 
-// Finds the keys that each row tile sees, from the first to the last.
+// Finds the keys that each row tile sees, from the first to the last, and chooses the
+// keys of a backward's cell: where rows see few keys, columns are short chains of cells,
+// and a wider cell spares loading rows again without a loss of parallel work.
 static void find_seen(rattn_job *job) {
+  int64_t sum = 0;
   for (int64_t i = 0; i < job->tiles; i++) {
     int64_t t = i * job->tile_rows / job->group;
     int64_t end = ceil_div(min64((i + 1) * job->tile_rows, job->row_count), job->group);
@@ -63,7 +66,10 @@ static void find_seen(rattn_job *job) {
     }
     job->seen[2 * i] = first;
     job->seen[2 * i + 1] = last;
+    if (first < last) sum += last - first;
   }
+  const int sparse = 8 * sum < job->tiles * (job->key_end - job->key_begin);
+  job->column_tiles = max64(1, (sparse ? 2 : 1) * job->kernels->cell_keys / job->key_tile);
 }
 
 static void begin_attention(rattn_job *job) {
@@ -82,7 +88,6 @@ static void begin_attention(rattn_job *job) {
   if (job->dout) bytes += job->depth * k->element + 2 * job->width * (int64_t)sizeof(float);
   int64_t tile = k->tile_bytes / bytes / k->key_step * k->key_step;
   job->key_tile = max64(k->key_step, min64(tile, k->key_limit));
-  job->column_tiles = max64(1, k->cell_keys / job->key_tile);
 
   // As many heads as fit with all their keys; else one, with as many keys as fit.
   int64_t need = max64(1, ceil_div(keys, job->key_tile)), tile_bytes = job->key_tile * bytes;
