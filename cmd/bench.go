@@ -29,8 +29,8 @@ func newBench() *cobra.Command {
 result it prints no figure, and exits 1. Then it times each pass: the ranks start
 together, and the time of a repeat is that of the slowest rank. FLOPs are
 4 x heads x head_dim x visible pairs forward and 2.5 times that backward, whatever
-a kernel executes; peak is what the CPUs of the rank reach with fused multiply-adds
-of float32 and nothing else, measured in the same run.`,
+a kernel executes; peak is what the CPUs of the rank reach with nothing but the
+multiply-adds that its kernels make of the dtype, measured in the same run.`,
 		Example: `  mpirun -n 4 ringattn bench --seq 8192 --heads 8/2 --head-dim 128
   ringattn bench --ranks 2 --seq 4096,8192 --mask causal --mask window:512 --output jsonl`,
 		Args: noArgs,
