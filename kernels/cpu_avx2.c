@@ -52,6 +52,13 @@ INLINE vf v_zip_low(vf a, vf b) {
 INLINE vf v_zip_high(vf a, vf b) {
   return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x31);
 }
+// v_select has elements [from, to) of x and the others of y.
+INLINE vf v_select(vf x, vf y, int64_t from, int64_t to) {
+  const __m256i at = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256i before = _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)from), at);
+  const __m256i until = _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)to), at);
+  return _mm256_blendv_ps(y, x, _mm256_castsi256_ps(_mm256_andnot_si256(before, until)));
+}
 // Sum and maximum of a vector's elements, in a fixed order.
 INLINE float v_sum(vf x) {
   __m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));

@@ -36,6 +36,12 @@ INLINE vf v_zip_high(vf a, vf b) {
   const __m512i at = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
   return _mm512_permutex2var_ps(a, at, b);
 }
+// v_select has elements [from, to) of x and the others of y.
+INLINE vf v_select(vf x, vf y, int64_t from, int64_t to) {
+  from = from < 0 ? 0 : from > 16 ? 16 : from;
+  to = to < from ? from : to > 16 ? 16 : to;
+  return _mm512_mask_mov_ps(y, (__mmask16)((1u << to) - (1u << from)), x);
+}
 // Sum and maximum of a vector's elements, in a fixed order.
 INLINE float v_sum(vf x) { return _mm512_reduce_add_ps(x); }
 INLINE float v_most(vf x) { return _mm512_reduce_max_ps(x); }

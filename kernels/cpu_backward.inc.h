@@ -13,26 +13,30 @@
 
 // Turns scores and dout.v of block b into p and ds, 0 where a row does not see a key.
 static void gradient_block(const rattn_job *job, rattn_tile *t, int64_t b, int64_t key) {
-  const int64_t nb = job->key_tile, begin = t->from[b] / VL * VL, end = (t->to[b] + VL - 1) / VL * VL;
+  const int64_t nb = job->key_tile;
+  const vf zero = v_set1(0);
   for (int64_t m = b * MR; m < (b + 1) * MR; m++) {
     float *p = t->p + m * LD, *ds = t->ds + m * LD;
     int64_t lo, hi;
     // A row that saw nothing has no gradient, whatever is said of it here.
-    if (!row_keys(t, m, key, nb, &lo, &hi) || t->m[m] == -INFINITY) {
-      memset(p, 0, (size_t)nb * sizeof(float));
-      memset(ds, 0, (size_t)nb * sizeof(float));
-      continue;
-    }
+    if (!row_keys(t, m, key, nb, &lo, &hi) || t->m[m] == -INFINITY) lo = hi = nb;
+    const int64_t first = lo / VL * VL, last = (hi + VL - 1) / VL * VL;
+    for (int64_t n = 0; n < first; n += VL) v_store(p + n, zero), v_store(ds + n, zero);
+    for (int64_t n = last; n < nb; n += VL) v_store(p + n, zero), v_store(ds + n, zero);
+    if (lo == hi) continue;
     vf lse = v_set1(t->m[m]), delta = v_set1(t->l[m]);
-    for (int64_t n = begin; n < end; n += VL) {
+    for (int64_t n = first; n < last; n += VL) {
       vf e = v_exp(v_load(p + n) - lse);
       v_store(p + n, e);
       v_store(ds + n, e * (v_load(ds + n) - delta));
     }
-    memset(p, 0, (size_t)lo * sizeof(float));
-    memset(ds, 0, (size_t)lo * sizeof(float));
-    memset(p + hi, 0, (size_t)(nb - hi) * sizeof(float));
-    memset(ds + hi, 0, (size_t)(nb - hi) * sizeof(float));
+    if (first == lo && last == hi) continue;
+    const int64_t ends[2] = {first, last - VL};
+    for (int i = 0; i < 2; i++) {
+      float *pn = p + ends[i], *dsn = ds + ends[i];
+      v_store(pn, v_select(v_load(pn), zero, lo - ends[i], hi - ends[i]));
+      v_store(dsn, v_select(v_load(dsn), zero, lo - ends[i], hi - ends[i]));
+    }
   }
 }
 

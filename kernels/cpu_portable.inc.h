@@ -54,6 +54,12 @@ INLINE vf v_from_f16(const uint16_t *p) {
 
 INLINE vf v_zip_low(vf a, vf b) { return (vf){a[0], b[0], a[1], b[1]}; }
 INLINE vf v_zip_high(vf a, vf b) { return (vf){a[2], b[2], a[3], b[3]}; }
+// v_select has elements [from, to) of x and the others of y.
+INLINE vf v_select(vf x, vf y, int64_t from, int64_t to) {
+  const vi at = {0, 1, 2, 3}, a = {(int32_t)from, (int32_t)from, (int32_t)from, (int32_t)from};
+  const vi b = {(int32_t)to, (int32_t)to, (int32_t)to, (int32_t)to}, in = (at >= a) & (at < b);
+  return (vf)((in & (vi)x) | (~in & (vi)y));
+}
 // Sum and maximum of a vector's elements, in a fixed order.
 INLINE float v_sum(vf x) { return (x[0] + x[2]) + (x[1] + x[3]); }
 INLINE float v_most(vf x) {
