@@ -21,6 +21,10 @@
 #define KEY_STEP 48
 #define NB 192
 #define DEPTH 256
+// CPUs with AVX2 alone have second-level caches of 256 KiB and more.
+#define TILE_ROWS 96
+#define CELL_KEYS 384
+#define TILE_BYTES (512 << 10)
 #define FMA_CHAINS 12
 
 #define INLINE static inline __attribute__((always_inline))

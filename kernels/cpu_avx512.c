@@ -21,6 +21,10 @@
 #define KEY_STEP 96
 #define NB 192
 #define DEPTH 256
+// CPUs with AVX-512 have second-level caches of 1 MiB and more.
+#define TILE_ROWS 192
+#define CELL_KEYS 192
+#define TILE_BYTES (512 << 10)
 #define FMA_CHAINS 24
 
 #include "cpu_avx512.inc.h"

@@ -11,6 +11,9 @@
 #define KEY_STEP 48
 #define NB 192
 #define DEPTH 256
+#define TILE_ROWS 96
+#define CELL_KEYS 384
+#define TILE_BYTES (512 << 10)
 #define FMA_CHAINS 8
 
 #include "cpu_portable.inc.h"

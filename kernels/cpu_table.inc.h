@@ -5,14 +5,9 @@
 #include "cpu_backward.inc.h"
 #include "cpu_forward.inc.h"
 
-enum {
-  // A cell of n rows and m keys loads and stores some (7 m + 4 n) head_dim floats to
-  // multiply 5 n m head_dim; square cells give many that depend on nothing for that.
-  TILE_ROWS = 192,
-  CELL_KEYS = 192,
-  // With a row tile's it is to fit a second-level cache.
-  TILE_BYTES = 512 << 10,
-};
+// A cell of n rows and m keys loads and stores some (7 m + 4 n) head_dim floats to
+// multiply 5 n m head_dim. Square cells give many that depend on nothing for that, but
+// what is packed of TILE_ROWS rows is to fit the second-level cache beside TILE_BYTES.
 
 const rattn_kernels KERNELS = {
     .block = MR,
