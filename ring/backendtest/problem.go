@@ -259,6 +259,8 @@ func encode(x []float64, d ring.DType) []byte {
 				y[i] = sign | 0x7e00
 			case math.IsInf(abs, 0):
 				y[i] = sign | 0x7c00
+			case abs == 0:
+				y[i] = sign
 			default: // abs is n units, 1024 <= n < 2048 unless subnormal
 				e = max(e, -13)
 				y[i] = sign | uint16((e+13)<<10+int(math.Ldexp(abs, 11-e)))
