@@ -1,0 +1,67 @@
+// context.h: one GPU, its queue and its workspace.
+#ifndef RATTN_CONTEXT_H
+#define RATTN_CONTEXT_H
+
+#include "../kernels/rattn.h"
+#include "small.h"
+
+namespace rattn {
+
+// Memory that calls use one after the other; it grows and is never given back.
+struct Buffer {
+  void *p;
+  int64_t bytes;
+};
+
+// A mark of the queue.
+struct Mark {
+  int64_t id;
+  cudaEvent_t event;
+};
+
+// The last kernel that was enqueued: what an error that comes later is likely to be of.
+struct Work {
+  const char *kernel;
+  rattn_shape shape;
+  int64_t rows, tokens;
+};
+
+}  // namespace rattn
+
+struct rattn_ctx {
+  int device;
+  char name[128], error[512];
+  int32_t shared_bytes, processors;  // shared memory that a block may have
+  int32_t variant;                   // of kernels, where there are several; set by the driver
+  cudaStream_t stream;
+  rattn::Fault *fault, *fault_on_device;
+  rattn::Work work;
+
+  // Marks that were not seen to be passed, oldest first: marks[first_mark, mark_count).
+  // Behind them events wait to be used again.
+  rattn::Mark *marks;
+  int64_t first_mark, mark_count, mark_room;
+  cudaEvent_t *spare;
+  int64_t spare_count;
+  int64_t issued, passed;
+
+  rattn::Buffer lists, reach, q, kv, dout;  // tile lists; padded tensors
+};
+
+namespace rattn {
+
+// Records an error and returns status.
+int32_t fail(rattn_ctx *ctx, int32_t status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+// RATTN_OK, or an error that names what was done, the last kernel and the device.
+int32_t check(rattn_ctx *ctx, cudaError_t status, const char *what);
+
+int32_t reserve(rattn_ctx *ctx, Buffer *buffer, int64_t bytes, const char *what);
+
+// Attention; arguments are checked. Enqueue and return.
+int32_t enqueue_forward(rattn_ctx *ctx, const rattn_forward_args *a);
+int32_t enqueue_backward(rattn_ctx *ctx, const rattn_backward_args *a);
+
+}  // namespace rattn
+
+#endif

@@ -1,0 +1,282 @@
+// driver.cu: checks and times the CUDA backend by itself, without Go and MPI.
+//
+//   driver [--device N] [--quick] check
+//   driver [--device N] [--variant N] bench [DTYPE,HEADS/KV,DIM,SEQ,MASK ...]    masks: full, causal,
+//   window:W, docs:N
+//
+// bench prints a row a shape: milliseconds and TFLOP/s of forward and backward, by CUDA
+// events, the median of repeats on random data; FLOPs are 4 heads dim pairs forward and
+// 2.5 times that backward. A few rows and keys of the result are checked before.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <algorithm>
+
+#include "check.h"
+#include "context.h"
+
+using namespace check;
+
+static const char *const DEFAULT_SHAPES[] = {
+    "bf16,32/32,64,16384,causal", "bf16,16/16,128,16384,causal",    "bf16,8/8,256,16384,causal",
+    "bf16,8/8,512,16384,causal",  "bf16,32/32,64,16384,full",       "bf16,16/16,128,16384,full",
+    "bf16,8/8,256,16384,full",    "bf16,8/8,512,16384,full",        "bf16,64/8,128,16384,causal",
+    "bf16,32/4,512,16384,causal", "bf16,8/8,256,65536,window:1024", "bf16,16/16,128,16384,docs:780",
+    "f16,16/16,128,16384,causal", "bf16,8/8,80,16384,causal",       "bf16,8/8,576,8192,causal",
+    "f32,16/16,64,4096,causal",   "f32,8/8,128,4096,causal",        "f32,4/4,512,4096,causal",
+};
+
+struct Shape {
+  int dtype, heads, kv_heads, dim, seq, window, docs;
+  bool causal;
+  char mask[32];
+};
+
+static Shape parse(const char *s) {
+  Shape x = {};
+  char dtype[8];
+  if (sscanf(s, "%7[^,],%d/%d,%d,%d,%31s", dtype, &x.heads, &x.kv_heads, &x.dim, &x.seq, x.mask) != 6) {
+    fprintf(stderr, "driver: %s is not DTYPE,HEADS/KV,DIM,SEQ,MASK\n", s);
+    exit(2);
+  }
+  x.dtype = !strcmp(dtype, "f32") ? RATTN_F32 : !strcmp(dtype, "bf16") ? RATTN_BF16 : RATTN_F16;
+  x.causal = strcmp(x.mask, "full") != 0;
+  sscanf(x.mask, "window:%d", &x.window);
+  sscanf(x.mask, "docs:%d", &x.docs);
+  return x;
+}
+
+// Random elements of the dtype as bytes: 4096 normal numbers, taken in random order.
+static std::vector<char> random_bytes(int64_t n, int dtype, uint64_t seed) {
+  std::mt19937_64 rng(seed);
+  std::normal_distribution<double> normal;
+  std::vector<double> few(4096);
+  for (double &x : few) x = round_to(normal(rng), dtype);
+  const std::vector<char> table = encode(few, dtype);
+  const int64_t size = element_size(dtype);
+  std::vector<char> bytes(n * size);
+  uint64_t state = seed * 2 + 1;
+  for (int64_t i = 0; i < n; i++) {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    memcpy(&bytes[i * size], &table[(state >> 52) * size], size);
+  }
+  return bytes;
+}
+
+static double element(const std::vector<char> &x, int64_t i, int dtype) {
+  uint32_t bits = 0;
+  if (dtype == RATTN_F32) {
+    memcpy(&bits, &x[4 * i], 4);
+  } else {
+    uint16_t half;
+    memcpy(&half, &x[2 * i], 2);
+    bits = (uint32_t)half << 16;
+    if (dtype == RATTN_F16) {
+      const double m = half & 0x3ff;
+      const int e = half >> 10 & 31;
+      return (half & 0x8000 ? -1 : 1) * (e ? ldexp(1024 + m, e - 25) : ldexp(m, -24));
+    }
+  }
+  float f;
+  memcpy(&f, &bits, 4);
+  return f;
+}
+
+struct Bench {
+  const rattn_backend *b;
+  rattn_ctx *ctx;
+  Shape s;
+  std::vector<char> q, kv, dout;
+  std::vector<int32_t> lo, hi;
+  double pairs = 0;
+  std::vector<void *> pieces;
+
+  void *put(const void *x, int64_t bytes) {
+    void *p;
+    must(b, ctx, b->alloc(ctx, bytes, &p), "alloc");
+    pieces.push_back(p);
+    if (x)
+      must(b, ctx, b->write(ctx, p, x, bytes), "write");
+    else
+      must(b, ctx, b->zero(ctx, p, bytes), "zero");
+    return p;
+  }
+
+  std::vector<float> get(const float *p, int64_t n) {
+    std::vector<float> x(n);
+    must(b, ctx, b->read(ctx, x.data(), p, n * 4), "read");
+    return x;
+  }
+
+  double at(const std::vector<char> &x, int64_t row, int d) const {
+    return element(x, row * s.dim + d, s.dtype);
+  }
+  double dot(const std::vector<char> &x, int64_t i, const std::vector<char> &y, int64_t j) const {
+    double sum = 0;
+    for (int d = 0; d < s.dim; d++) sum += at(x, i, d) * at(y, j, d);
+    return sum;
+  }
+
+  // Greatest error of sampled rows of out, dq and keys of dk, dv, relative to the row.
+  double sample(const float *out_p, const float *lse_p, const float *dq_p, const float *dkv_p,
+                const float *delta_p, double scale) {
+    const int64_t T = s.seq;
+    const std::vector<float> lse = get(lse_p, T * s.heads), delta = get(delta_p, T * s.heads);
+    double worst = 0;
+    const auto error = [&](const std::vector<double> &want, const float *p, int64_t row) {
+      const std::vector<float> got = get(p + row * s.dim, s.dim);
+      double e = 0, n = 0;
+      for (int d = 0; d < s.dim; d++) e += (got[d] - want[d]) * (got[d] - want[d]), n += want[d] * want[d];
+      worst = fmax(worst, !(e >= 0) ? 1e9 : sqrt(e / fmax(n, 1e-30)));
+    };
+    const int group = s.heads / s.kv_heads;
+    for (int64_t t : {T - 1, T / 2, (int64_t)7})
+      for (int h : {0, s.heads - 1}) {
+        const int64_t row = t * s.heads + h, kvh = h / group;
+        std::vector<double> x, out(s.dim), dq(s.dim);
+        double top = -INFINITY, sum = 0, d_out = 0;
+        for (int j = lo[t]; j < hi[t]; j++) {
+          x.push_back(scale * dot(q, row, kv, (int64_t)j * 2 * s.kv_heads + kvh));
+          top = fmax(top, x.back());
+        }
+        for (double &y : x) sum += y = exp(y - top);
+        for (int j = lo[t]; j < hi[t]; j++)
+          for (int d = 0; d < s.dim; d++)
+            out[d] += x[j - lo[t]] / sum * at(kv, ((int64_t)j * 2 + 1) * s.kv_heads + kvh, d);
+        for (int d = 0; d < s.dim; d++) d_out += out[d] * at(dout, row, d);
+        for (int j = lo[t]; j < hi[t]; j++) {
+          const double ds = scale * x[j - lo[t]] / sum *
+                            (dot(dout, row, kv, ((int64_t)j * 2 + 1) * s.kv_heads + kvh) - d_out);
+          for (int d = 0; d < s.dim; d++) dq[d] += ds * at(kv, (int64_t)j * 2 * s.kv_heads + kvh, d);
+        }
+        error(out, out_p, row);
+        error(dq, dq_p, row);
+        worst = fmax(worst, fabs(lse[row] - top - log(sum)));
+      }
+    for (int64_t j : {T / 3, T - 2})
+      for (int kvh : {s.kv_heads - 1}) {
+        const int64_t k = j * 2 * s.kv_heads + kvh, v = k + s.kv_heads;
+        std::vector<double> dk(s.dim), dv(s.dim);
+        for (int64_t t = 0; t < T; t++)
+          for (int h = kvh * group; h < (kvh + 1) * group && lo[t] <= j && j < hi[t]; h++) {
+            const int64_t row = t * s.heads + h;
+            const double p = exp(scale * dot(q, row, kv, k) - lse[row]);
+            const double ds = scale * p * (dot(dout, row, kv, v) - delta[row]);
+            for (int d = 0; d < s.dim; d++) dk[d] += ds * at(q, row, d), dv[d] += p * at(dout, row, d);
+          }
+        error(dk, dkv_p, k);
+        error(dv, dkv_p, v);
+      }
+    return worst;
+  }
+
+  template <class F>
+  double milliseconds(F f) {
+    cudaEvent_t a, z;
+    cudaEventCreate(&a), cudaEventCreate(&z);
+    const auto once = [&] {
+      cudaEventRecord(a, ctx->stream);
+      f();
+      cudaEventRecord(z, ctx->stream);
+      must(b, ctx, b->sync(ctx), "sync");
+      float ms = 0;
+      cudaEventElapsedTime(&ms, a, z);
+      return (double)ms;
+    };
+    once();
+    const double first = once();
+    std::vector<double> times;
+    for (int i = 0; i < std::min(25, std::max(5, (int)(150 / fmax(first, 0.01)))); i++)
+      times.push_back(once());
+    std::sort(times.begin(), times.end());
+    cudaEventDestroy(a), cudaEventDestroy(z);
+    return times[times.size() / 2];
+  }
+
+  int run() {
+    const int64_t T = s.seq, rows = T * s.heads * s.dim, keys = T * 2 * s.kv_heads * s.dim;
+    q = random_bytes(rows, s.dtype, 1), dout = random_bytes(rows, s.dtype, 2),
+    kv = random_bytes(keys, s.dtype, 3);
+    lo.resize(T), hi.resize(T);
+    for (int64_t t = 0; t < T; t++) {
+      lo[t] = s.window ? (int32_t)std::max<int64_t>(0, t - s.window + 1)
+              : s.docs ? (int32_t)(t / s.docs * s.docs)
+                       : 0;
+      hi[t] = s.causal ? (int32_t)t + 1 : (int32_t)T;
+      pairs += hi[t] - lo[t];
+    }
+    const float scale = (float)(1 / sqrt((double)s.dim));
+    const rattn_shape shape = {s.dtype, s.heads, s.kv_heads, s.dim, scale};
+    const void *dq_ = put(NULL, rows * 4);
+    float *dq = (float *)dq_, *out = (float *)put(NULL, rows * 4), *lse = (float *)put(NULL, T * s.heads * 4),
+          *delta = (float *)put(NULL, T * s.heads * 4), *dkv = (float *)put(NULL, keys * 4);
+    const void *qp = put(q.data(), q.size()), *kvp = put(kv.data(), kv.size()),
+               *dp = put(dout.data(), dout.size());
+    const rattn_rows r = {0, T, (const int32_t *)put(lo.data(), T * 4),
+                          (const int32_t *)put(hi.data(), T * 4)};
+    const rattn_forward_args f = {shape, r, T, qp, kvp, out, lse, 1};
+    const rattn_delta_args d = {shape, T, out, dp, delta};
+    const rattn_backward_args g = {shape, r, T, qp, kvp, dp, lse, delta, dq, dkv, 1};
+    must(b, ctx, b->forward(ctx, &f), "forward");
+    must(b, ctx, b->delta(ctx, &d), "delta");
+    must(b, ctx, b->backward(ctx, &g), "backward");
+    must(b, ctx, b->sync(ctx), "sync");
+    const double error = sample(out, lse, dq, dkv, delta, scale);
+    const bool right = error < (s.dtype == RATTN_F32 ? 1.2e-4 : s.dtype == RATTN_BF16 ? 4e-2 : 8e-3);
+    const double flops = 4.0 * s.heads * s.dim * pairs;
+    const double forward = milliseconds([&] { must(b, ctx, b->forward(ctx, &f), "forward"); });
+    const double backward = milliseconds([&] { must(b, ctx, b->backward(ctx, &g), "backward"); });
+    const char *const names[] = {"f32", "bf16", "f16"};
+    char heads[24];
+    snprintf(heads, sizeof heads, "%d/%d", s.heads, s.kv_heads);
+    printf("%-5s %-6s %4d %7d %-12s %9.3f %7.1f %9.3f %7.1f  %.1e%s\n", names[s.dtype], heads, s.dim, s.seq,
+           s.mask, forward, flops / forward / 1e9, backward, 2.5 * flops / backward / 1e9, error,
+           right ? "" : "  WRONG");
+    fflush(stdout);
+    for (void *p : pieces) b->free(ctx, p);
+    return right ? 0 : 1;
+  }
+};
+
+int main(int argc, char **argv) {
+  int device = 0, variant = 0, wrong = 0;
+  bool quick = false;
+  const char *command = NULL;
+  std::vector<const char *> shapes;
+  for (int i = 1; i < argc; i++) {
+    if (!strcmp(argv[i], "--device") && i + 1 < argc)
+      device = atoi(argv[++i]);
+    else if (!strcmp(argv[i], "--variant") && i + 1 < argc)
+      variant = atoi(argv[++i]);  // kernels of a build with -DRATTN_TUNE
+    else if (!strcmp(argv[i], "--quick"))
+      quick = true;
+    else if (!command)
+      command = argv[i];
+    else
+      shapes.push_back(argv[i]);
+  }
+  if (!command || (strcmp(command, "check") && strcmp(command, "bench"))) {
+    fprintf(stderr, "usage: driver [--device N] [--quick] check | bench [DTYPE,HEADS/KV,DIM,SEQ,MASK ...]\n");
+    return 2;
+  }
+  const rattn_backend *b = rattn_cuda();
+  rattn_ctx *ctx;
+  if (b->open(device, 1, "", &ctx) != RATTN_OK) {
+    fprintf(stderr, "driver: open: %s\n", b->error(NULL));
+    return 3;
+  }
+  ctx->variant = variant;
+  printf("%s%s\n", b->name(ctx), variant ? ", other kernels" : "");
+  if (!strcmp(command, "check")) {
+    wrong = run_all(b, ctx, quick);
+  } else {
+    if (shapes.empty()) shapes.assign(std::begin(DEFAULT_SHAPES), std::end(DEFAULT_SHAPES));
+    printf("%-5s %-6s %4s %7s %-12s %9s %7s %9s %7s  %s\n", "dtype", "heads", "D", "seq", "mask", "fwd ms",
+           "TFLOP/s", "bwd ms", "TFLOP/s", "error");
+    for (const char *s : shapes) wrong += Bench{b, ctx, parse(s), {}, {}, {}, {}, {}, 0, {}}.run();
+  }
+  b->close(ctx);
+  return wrong != 0;
+}

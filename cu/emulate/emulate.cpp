@@ -1,0 +1,282 @@
+// emulate.cpp: fibers, warps, barriers, background copies, and the few calls of the CUDA
+// runtime that the backend makes.
+#include "emulate.h"
+
+#include <cuda_runtime.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <deque>
+#include <random>
+#include <vector>
+
+#include "../call.h"
+
+namespace rattn {
+alignas(1024) uint8_t memory[256 << 10];
+alignas(1024) float shared_f32[64 << 10];
+}  // namespace rattn
+
+namespace emulate {
+
+Index thread, block, grid;
+char *const shared = (char *)rattn::memory;
+
+namespace {
+
+struct Copy {
+  uint32_t to;
+  const void *from;
+  bool valid;
+  int bytes;
+};
+
+#ifdef __x86_64__
+// Saves the registers that a call keeps and the stack pointer, and takes another's.
+extern "C" void emulate_switch(void **from, void *to);
+asm(R"(
+.text
+.globl emulate_switch
+emulate_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+)");
+#else
+#error "the emulator's fibers are for x86-64"
+#endif
+
+enum { STACK = 256 << 10 };
+
+struct Fiber {
+  std::vector<char> stack;
+  void *sp;
+  bool done;
+  const int64_t *wait_for;  // a generation that must change, or NULL
+  int64_t generation;
+  std::deque<std::vector<Copy>> groups;
+  std::vector<Copy> open;
+};
+
+struct Warp {
+  int arrived;
+  int64_t generation;
+  void *arguments[32];
+};
+
+struct Barrier {
+  int arrived, value, result;
+  int64_t generation;
+};
+
+std::vector<Fiber> fibers;
+std::vector<Warp> warps;
+Barrier barriers[16];
+unsigned current, block_threads;
+void *scheduler;
+const std::function<void()> *body;
+
+void yield_until_changed(const int64_t *generation) {
+  Fiber &f = fibers[current];
+  f.wait_for = generation, f.generation = *generation;
+  emulate_switch(&f.sp, scheduler);
+}
+
+void start() {
+  (*body)();
+  fibers[current].done = true;
+  emulate_switch(&fibers[current].sp, scheduler);
+  abort();
+}
+
+void arrive(Barrier *b, int threads, int value) {
+  b->value = b->arrived == 0 ? value : b->value | value;
+  if (++b->arrived == threads) {
+    b->arrived = 0, b->result = b->value;
+    b->generation++;
+  } else {
+    yield_until_changed(&b->generation);
+  }
+}
+
+}  // namespace
+
+unsigned threads_of_block() { return block_threads; }
+
+void require(bool what, const char *text) {
+  if (what) return;
+  fprintf(stderr, "emulator: %s, thread %u of block %u\n", text, thread.x, block.x);
+  abort();
+}
+
+void together(void *argument, void (*f)(void **all)) {
+  Warp &w = warps[current / 32];
+  w.arguments[current % 32] = argument;
+  if (++w.arrived == 32) {
+    w.arrived = 0;
+    f(w.arguments);
+    w.generation++;
+  } else {
+    yield_until_changed(&w.generation);
+  }
+}
+
+void barrier(int id, int threads) { arrive(&barriers[id], threads, 0); }
+
+int block_or(int x) {
+  arrive(&barriers[0], (int)block_threads, x != 0);
+  return barriers[0].result;
+}
+
+void copy(uint32_t to, const void *from, bool valid, int bytes) {
+  require((uintptr_t)from % bytes == 0 && to % bytes == 0, "copy of unaligned bytes");
+  fibers[current].open.push_back({to, from, valid, bytes});
+}
+
+void end_copies() {
+  Fiber &f = fibers[current];
+  f.groups.push_back(f.open);
+  f.open.clear();
+}
+
+void wait_copies(int n) {
+  Fiber &f = fibers[current];
+  while ((int)f.groups.size() > n) {
+    for (const Copy &c : f.groups.front())
+      if (c.valid)
+        memcpy(shared + c.to, c.from, c.bytes);
+      else
+        memset(shared + c.to, 0, c.bytes);
+    f.groups.pop_front();
+  }
+}
+
+template <class T>
+static T exchange(T x, int mask) {
+  struct Args {
+    T x, y;
+    int mask;
+  } mine = {x, x, mask};
+  together(&mine, [](void **all) {
+    for (int lane = 0; lane < 32; lane++) {
+      Args *a = (Args *)all[lane];
+      a->y = ((const Args *)all[lane ^ a->mask])->x;
+    }
+  });
+  return mine.y;
+}
+float shuffle_xor(float x, int mask) { return exchange(x, mask); }
+int32_t shuffle_xor(int32_t x, int mask) { return exchange(x, mask); }
+
+int any(int x) {
+  together(&x, [](void **all) {
+    int sum = 0;
+    for (int lane = 0; lane < 32; lane++) sum |= *(const int *)all[lane];
+    for (int lane = 0; lane < 32; lane++) *(int *)all[lane] = sum;
+  });
+  return x;
+}
+
+void launch(unsigned blocks, unsigned threads, const std::function<void()> &f) {
+  static std::mt19937 rng;
+  body = &f, block_threads = threads, grid.x = blocks;
+  if (fibers.size() < threads) fibers.resize(threads);
+  warps.resize((threads + 31) / 32);
+  for (unsigned b = 0; b < blocks; b++) {
+    block.x = b;
+    // What a block before has left, or nobody has written, must not matter.
+    memset(rattn::memory, 0xff, sizeof rattn::memory);
+    memset(rattn::shared_f32, 0xff, sizeof rattn::shared_f32);
+    for (Warp &w : warps) w = {};
+    for (Barrier &x : barriers) x = {};
+    std::vector<unsigned> order(threads);
+    for (unsigned t = 0; t < threads; t++) {
+      Fiber &x = fibers[t];
+      if (x.stack.empty()) x.stack.resize(STACK);
+      void **top = (void **)((uintptr_t)(x.stack.data() + STACK) & ~(uintptr_t)15);
+      top[-2] = (void *)start;  // returned to, with the stack as after a call
+      x.sp = top - 8;
+      x.done = false, x.wait_for = nullptr;
+      x.groups.clear(), x.open.clear();
+      order[t] = t;
+    }
+    for (unsigned left = threads; left > 0;) {
+      std::shuffle(order.begin(), order.end(), rng);
+      bool ran = false;
+      for (unsigned t : order) {
+        Fiber &x = fibers[t];
+        if (x.done || (x.wait_for && *x.wait_for == x.generation)) continue;
+        x.wait_for = nullptr;
+        current = thread.x = t;
+        ran = true;
+        emulate_switch(&scheduler, x.sp);
+        left -= x.done;
+      }
+      require(ran, "all threads wait");
+    }
+  }
+}
+
+}  // namespace emulate
+
+// The runtime, as far as the backend uses it: memory is the host's, all calls are done
+// when they return.
+extern "C" {
+cudaError_t cudaGetDeviceCount(int *n) { return *n = 1, cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int *v) { return *v = 12040, cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int *v) { return *v = 12040, cudaSuccess; }
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetLastError(void) { return cudaSuccess; }
+const char *cudaGetErrorString(cudaError_t) { return "an error"; }
+const char *cudaGetErrorName(cudaError_t) { return "an error"; }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
+  memset(p, 0, sizeof *p);
+  strcpy(p->name, "emulator");
+  const char *kib = getenv("EMULATE_SHARED_KIB");
+  p->major = 9, p->multiProcessorCount = 2, p->sharedMemPerBlockOptin = (kib ? atoi(kib) : 227) << 10;
+  return cudaSuccess;
+}
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, const void *) { return cudaSuccess; }
+cudaError_t cudaFuncSetAttribute(const void *, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned) { return *s = (cudaStream_t)1, cudaSuccess; }
+cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaMalloc(void **p, size_t n) {
+  *p = aligned_alloc(256, (n + 255) / 256 * 256);
+  return *p ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFree(void *p) { return free(p), cudaSuccess; }
+cudaError_t cudaHostAlloc(void **p, size_t n, unsigned) { return cudaMalloc(p, n); }
+cudaError_t cudaFreeHost(void *p) { return cudaFree(p); }
+cudaError_t cudaHostGetDevicePointer(void **p, void *host, unsigned) { return *p = host, cudaSuccess; }
+cudaError_t cudaMemGetInfo(size_t *a, size_t *b) { return *a = *b = 0, cudaSuccess; }
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, cudaMemcpyKind, cudaStream_t) {
+  return memcpy(dst, src, n), cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void *p, int x, size_t n, cudaStream_t) { return memset(p, x, n), cudaSuccess; }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) { return *e = (cudaEvent_t)1, cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaLaunchKernel(const void *entry, dim3 blocks, dim3 threads, void **arguments, size_t,
+                             cudaStream_t) {
+  const rattn::Call call = *(const rattn::Call *)arguments[0];
+  emulate::launch(blocks.x, threads.x, [&] { ((void (*)(rattn::Call))entry)(call); });
+  return cudaSuccess;
+}
+}

@@ -1,0 +1,44 @@
+// small.h: the kernels around attention: tile lists, delta, add, padding.
+//
+// All enqueue on a stream and return the launch's error.
+#ifndef RATTN_SMALL_H
+#define RATTN_SMALL_H
+
+#include "call.h"
+
+namespace rattn {
+
+// The first row whose keys are not in the chunk, found by see_rows; in host memory that
+// the device writes to.
+struct Fault {
+  int32_t set, row, lo, hi, tokens;
+};
+
+// Finds what tiles of tile_rows query rows see: seen[tiles]. Where the rows are a stream
+// those beyond the last count as rows that see nothing.
+cudaError_t see_rows(cudaStream_t stream, const int32_t *lo, const int32_t *hi, int32_t rows, int32_t tokens,
+                     int32_t tile_rows, bool is_stream, Seen *seen, int32_t tiles, Fault *fault);
+
+// Finds the tiles of rows that see tiles of tile_keys keys: from the first to the last.
+cudaError_t see_keys(cudaStream_t stream, const Seen *seen, int32_t tiles, int32_t tile_keys, Seers *seers,
+                     int32_t key_tiles);
+
+// delta[r] = out[r, :] . dout[r, :], rows of dim elements.
+cudaError_t delta_rows(cudaStream_t stream, int32_t dtype, const float *out, const void *dout, float *delta,
+                       int64_t rows, int32_t dim);
+
+// dst += src, n elements.
+cudaError_t add_floats(cudaStream_t stream, int32_t blocks, float *dst, const float *src, int64_t n);
+
+// Copies rows of dim elements to rows of stride, zeros behind; negated where asked for,
+// and to f32 where to_f32.
+cudaError_t pad_rows(cudaStream_t stream, int32_t blocks, int32_t dtype, bool to_f32, bool negate,
+                     const void *src, void *dst, int64_t rows, int32_t dim, int32_t stride);
+
+// reach[0..2] = the greatest |dout[t, h, :]|, |v[j, h, :]| and |delta| of f16 tensors,
+// what is not finite left out.
+cudaError_t find_reach(cudaStream_t stream, const Call &call, float *reach);
+
+}  // namespace rattn
+
+#endif
