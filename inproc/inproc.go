@@ -30,19 +30,30 @@ func Delay(delay func(src, dst, tag int, bytes int64) time.Duration) Option {
 }
 
 // Link models a network: each rank sends over a link of its own that carries so
-// many bytes a second, one message after another.
+// many bytes a second, one message after another, each from when its receive is
+// there as well.
 func Link(bytesPerSecond float64) Option {
 	return func(w *world) {
-		free := make([]time.Time, len(w.ends)) // by sender, whose goroutine alone uses it
-		w.delay = func(src, _, _ int, bytes int64) time.Duration {
-			now := time.Now()
-			if free[src].Before(now) {
-				free[src] = now
-			}
-			free[src] = free[src].Add(time.Duration(float64(bytes) / bytesPerSecond * float64(time.Second)))
-			return free[src].Sub(now)
-		}
+		w.link = &link{bytesPerSecond: bytesPerSecond, free: make([]time.Time, len(w.ends))}
 	}
+}
+
+type link struct {
+	bytesPerSecond float64
+	mu             sync.Mutex
+	free           []time.Time // by sender: when the messages so far are through
+}
+
+// carry is when a message that is ready now will be through.
+func (l *link) carry(h *half) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	free := &l.free[h.src]
+	if now := time.Now(); free.Before(now) {
+		*free = now
+	}
+	*free = free.Add(time.Duration(float64(h.bytes) / l.bytesPerSecond * float64(time.Second)))
+	return *free
 }
 
 // Reorder shuffles the order in which messages complete, but never that of two
@@ -66,6 +77,7 @@ func PieceBytes(n int64) Option {
 type world struct {
 	ends       []*Endpoint
 	delay      func(src, dst, tag int, bytes int64) time.Duration
+	link       *link
 	drop       func(src, dst, tag int, bytes int64) bool
 	reorder    bool
 	seed       uint64
@@ -175,7 +187,7 @@ func (e *Endpoint) Irecv(p unsafe.Pointer, bytes int64, peer, tag int) (ring.Req
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if send := take(&e.sent, h); send != nil {
-		e.matched = append(e.matched, match{send: send, recv: h})
+		e.matched = append(e.matched, e.world.match(send, h))
 	} else {
 		e.posted = append(e.posted, h)
 	}
@@ -200,13 +212,26 @@ func (e *Endpoint) Isend(p unsafe.Pointer, bytes int64, peer, tag int) (ring.Req
 	to.mu.Lock()
 	defer to.mu.Unlock()
 	if recv := take(&to.posted, h); recv != nil {
-		to.matched = append(to.matched, match{send: h, recv: recv})
+		to.matched = append(to.matched, w.match(h, recv))
 		to.signal()
 	} else {
 		to.sent = append(to.sent, h)
 	}
 	return r, nil
 }
+
+// match puts a send and its receive on their way.
+func (w *world) match(send, recv *half) match {
+	if w.link != nil {
+		if through := w.link.carry(send); through.After(send.notBefore) {
+			send.notBefore = through
+		}
+	}
+	return match{send: send, recv: recv}
+}
+
+// late reports whether messages take time.
+func (w *world) late() bool { return w.delay != nil || w.link != nil }
 
 // start checks the arguments and finds a request for them.
 func (e *Endpoint) start(op string, p unsafe.Pointer, bytes int64, peer, tag int) (ring.Request, *half, error) {
@@ -275,7 +300,7 @@ func (e *Endpoint) signal() {
 // Pause sleeps for d, less if a message of this rank is matched or done, and not
 // at all while a message is half copied or held back for a number of calls.
 func (e *Endpoint) Pause(d time.Duration) {
-	if len(e.arriving) > 0 && e.world.delay == nil {
+	if len(e.arriving) > 0 && !e.world.late() {
 		runtime.Gosched()
 		return
 	}

@@ -42,7 +42,7 @@ func (e *Endpoint) progress() {
 // behind reports whether an earlier message of the same pair and tag is not
 // done yet.
 func (e *Endpoint) behind(i int) bool {
-	if !e.world.reorder && e.world.delay == nil && e.world.pieceBytes == 0 {
+	if !e.world.reorder && !e.world.late() && e.world.pieceBytes == 0 {
 		return false
 	}
 	recv := e.arriving[i].recv
@@ -59,7 +59,7 @@ func (e *Endpoint) ripe(m *match) bool {
 		m.hold--
 		return false
 	}
-	return e.world.delay == nil || !time.Now().Before(m.send.notBefore)
+	return !e.world.late() || !time.Now().Before(m.send.notBefore)
 }
 
 // advance copies a part of a message, or all of it, and reports whether the

@@ -185,6 +185,34 @@ func TestDelay(t *testing.T) {
 	}
 }
 
+// TestLink: a rank's messages go one after another, each from when its receive is
+// there as well.
+func TestLink(t *testing.T) {
+	const bytes, speed = 1000, 1e5 // 10 ms a message
+	start := time.Now()
+	took := make([]time.Duration, 2)
+	for i, err := range onEach(10*time.Second, New(2, Link(speed)), func(c ring.Comm) error {
+		if c.Rank() == 1 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		var xs []ring.Transfer
+		for range 2 {
+			x, _, err := message(c, c.Rank() == 0, bytes, 1-c.Rank(), ring.FirstTag)
+			if err != nil {
+				return err
+			}
+			xs = append(xs, x)
+		}
+		err := c.WaitAll(context.Background(), xs)
+		took[c.Rank()] = time.Since(start)
+		return err
+	}) {
+		if least := 30 * time.Millisecond; err != nil || took[i] < least {
+			t.Errorf("rank %d: %v after %v, want %v at least", i, err, took[i], least)
+		}
+	}
+}
+
 func TestNewPanics(t *testing.T) {
 	defer func() {
 		if recover() == nil {

@@ -18,8 +18,7 @@ static void gradient_block(const rattn_job *job, rattn_tile *t, int64_t b, int64
   for (int64_t m = b * MR; m < (b + 1) * MR; m++) {
     float *p = t->p + m * LD, *ds = t->ds + m * LD;
     int64_t lo, hi;
-    // A row that saw nothing has no gradient, whatever is said of it here.
-    if (!row_keys(t, m, key, nb, &lo, &hi) || t->m[m] == -INFINITY) lo = hi = nb;
+    if (!row_keys(t, m, key, nb, &lo, &hi)) lo = hi = nb;
     const int64_t first = lo / VL * VL, last = (hi + VL - 1) / VL * VL;
     for (int64_t n = 0; n < first; n += VL) v_store(p + n, zero), v_store(ds + n, zero);
     for (int64_t n = last; n < nb; n += VL) v_store(p + n, zero), v_store(ds + n, zero);
@@ -56,6 +55,8 @@ static void backward_task(const rattn_job *job, float *workspace, int64_t task) 
       int64_t row = tensor_row(job, &t, head, m);
       t.m[m] = a->lse[row];
       t.l[m] = a->delta[row];
+      // A row that saw nothing has no gradient, whatever is said of it here.
+      if (t.m[m] == -INFINITY) t.lo[m] = t.hi[m] = 0;
     }
   }
   memset(t.acc, 0, (size_t)(t.panel / NR * job->width) * sizeof(float));

@@ -49,8 +49,7 @@ static void gradient_unit(const rattn_job *job, rattn_work *w, const rattn_unit 
     }
     for (int i = 0; i < 2; i++) {
       int64_t lo, hi;
-      // A row that saw nothing has no gradient, whatever is said of it here.
-      if (!row_keys(t, m + i, u->key, job->key_tile, &lo, &hi) || t->m[m + i] == -INFINITY) lo = hi = u->to;
+      if (!row_keys(t, m + i, u->key, job->key_tile, &lo, &hi)) lo = hi = u->to;
       clear_keys(w, u, r + i, u->from, lo);
       clear_keys(w, u, r + i, hi, u->to);
     }
@@ -87,6 +86,8 @@ static void load_tile(const rattn_job *job, rattn_work *w, int64_t head) {
     const int64_t row = m < t->rows ? tensor_row(job, t, head, m) : 0;
     t->m[m] = m < t->rows ? a->lse[row] : -INFINITY;
     t->l[m] = m < t->rows ? a->delta[row] : 0;
+    // A row that saw nothing has no gradient, whatever is said of it here.
+    if (t->m[m] == -INFINITY) t->lo[m] = t->hi[m] = 0;
   }
 }
 

@@ -29,16 +29,14 @@ static void softmax_block(const rattn_job *job, rattn_tile *t, int64_t b, int64_
     for (int64_t n = begin + VL; n < end; n += VL) most = v_max(v_load(s + n), most);
     top[r] = v_most(most);
   }
-  vf now = v_max(v_load(m), v_load(top));  // NaN where a row's first scores are
+  vf now = v_max(v_load(m), v_load(top));
   v_store(alpha, v_exp(v_load(m) - now));  // 0 for a row's first keys: m is -Inf
   v_store(top, now);
   for (int r = 0; r < MR; r++) {
     float *s = t->p + (b * MR + r) * LD, *acc = t->acc + (b * MR + r) * NR;
-    if (top[r] == -INFINITY) {  // nothing, or scores of -Inf alone, so far
-      for (int64_t n = begin; n < end; n += VL) v_store(s + n, v_set1(0));
-      continue;
-    }
-    vf shift = v_set1(top[r]), sum = v_set1(0), factor = v_set1(alpha[r]);
+    if (top[r] == m[r]) alpha[r] = 1;  // -Inf too
+    // Nothing, or scores of -Inf and NaN alone, so far: p is 0, or NaN.
+    vf shift = v_set1(top[r] == -INFINITY ? 0 : top[r]), sum = v_set1(0), factor = v_set1(alpha[r]);
     for (int64_t n = begin; n < end; n += VL) {
       vf p = v_exp(v_load(s + n) - shift);
       v_store(s + n, p);

@@ -3,6 +3,8 @@ package ring
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"ringattn/segments"
 )
@@ -17,8 +19,8 @@ import (
 //   - no buffer is read before what it waits for has come, nor written while
 //     somebody still reads or writes it;
 //   - each buffer holds the tokens that a step takes it to hold;
-//   - each pair of ranks with visible pairs is attended once, the own tokens
-//     first, with all keys that are needed, and no other pair is;
+//   - each visible pair is attended to once, the own tokens first, and no keys
+//     are attended to that nobody sees;
 //   - backward, each owner ends up with every rank's gradients of its tokens once;
 //   - no step is idle: every wait has something to wait for.
 func (j *Job) Check(p Pass, plans [][]Step) error {
@@ -27,9 +29,9 @@ func (j *Job) Check(p Pass, plans [][]Step) error {
 	}
 	c := checker{job: j, pass: p, ranks: make([]checkRank, len(plans)), mail: map[envelope]*mailbox{}}
 	for r := range c.ranks {
-		c.ranks[r] = checkRank{rank: r, steps: plans[r], slots: map[Slot]*checkSlot{}, attended: map[int]bool{}}
+		c.ranks[r] = checkRank{rank: r, steps: plans[r], slots: map[Slot]*checkSlot{}, attended: map[int][]segments.Span{}}
 		c.ranks[r].slots[OwnKV] = &checkSlot{filled: true, owner: r, tokens: segments.Span{End: j.Batch.Order(r).Tokens}}
-		c.ranks[r].slots[OwnGrad] = &checkSlot{filled: true, owner: r, tokens: segments.Span{End: j.Batch.Order(r).Tokens}, sums: map[int]segments.Span{}}
+		c.ranks[r].slots[OwnGrad] = &checkSlot{filled: true, owner: r, tokens: segments.Span{End: j.Batch.Order(r).Tokens}, sums: sums{}}
 	}
 	if err := c.run(); err != nil {
 		return err
@@ -61,7 +63,7 @@ type checkRank struct {
 	steps    []Step
 	next     int
 	slots    map[Slot]*checkSlot
-	attended map[int]bool
+	attended map[int][]segments.Span // by owner
 }
 
 // checkSlot is what is known of a buffer.
@@ -69,12 +71,15 @@ type checkSlot struct {
 	filled   bool // holds owner's tokens; false: undefined
 	owner    int
 	tokens   segments.Span
-	sums     map[int]segments.Span // gradients: whose contributions, over which tokens
-	recv     *post                 // a receive that nobody waited for yet
+	sums     sums  // gradients
+	recv     *post // a receive that nobody waited for yet
 	sends    []*post
 	computes bool // kernels read or write it
 	writes   bool // kernels write it
 }
+
+// sums says whose contributions are in a sum of gradients, for which tokens.
+type sums map[int][]segments.Span
 
 // envelope and mailbox match the k-th send with the k-th receive.
 type envelope struct{ from, to, tag int }
@@ -167,7 +172,7 @@ func (c *checker) take(r *checkRank, s Step) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		p.content = checkSlot{filled: true, owner: slot.owner, tokens: s.Range, sums: cloneSums(slot.sums)}
+		p.content = checkSlot{filled: true, owner: slot.owner, tokens: s.Range, sums: maps.Clone(slot.sums)}
 		slot.sends = append(slot.sends, p)
 	case Wait:
 		return c.wait(slot)
@@ -178,7 +183,7 @@ func (c *checker) take(r *checkRank, s Step) (bool, error) {
 		if slot.recv != nil || len(slot.sends) > 0 || slot.computes {
 			return false, errInUse
 		}
-		*slot = checkSlot{filled: true, owner: s.Owner, tokens: s.Range, sums: map[int]segments.Span{}, computes: true, writes: true}
+		*slot = checkSlot{filled: true, owner: s.Owner, tokens: s.Range, sums: sums{}, computes: true, writes: true}
 	case Attend:
 		return true, c.attend(r, s)
 	case Add:
@@ -198,11 +203,12 @@ func (c *checker) take(r *checkRank, s Step) (bool, error) {
 		if err := slot.sumsWithin(s.Range); err != nil {
 			return false, err
 		}
-		for from, tokens := range slot.sums {
-			if _, twice := acc.sums[from]; twice {
-				return false, fmt.Errorf("the gradients of rank %d are added twice", from)
+		for from, spans := range slot.sums {
+			for _, tokens := range spans {
+				if err := acc.sums.add(from, tokens); err != nil {
+					return false, err
+				}
 			}
-			acc.sums[from] = tokens
 		}
 		slot.computes, acc.computes, acc.writes = true, true, true
 	default:
@@ -225,11 +231,23 @@ func (s *checkSlot) writable() error {
 
 // sumsWithin checks that no contribution lies outside a range that is passed on.
 func (s *checkSlot) sumsWithin(tokens segments.Span) error {
-	for from, t := range s.sums {
-		if !tokens.Contains(t) {
-			return fmt.Errorf("gradients of rank %d for %v are left behind", from, t)
+	for from, spans := range s.sums {
+		for _, t := range spans {
+			if !tokens.Contains(t) {
+				return fmt.Errorf("gradients of rank %d for %v are left behind", from, t)
+			}
 		}
 	}
+	return nil
+}
+
+// add notes what a rank contributes for some tokens. Lists are never changed, so
+// that a clone of sums stays what it was.
+func (s sums) add(from int, tokens segments.Span) error {
+	if overlap(s[from], tokens) {
+		return fmt.Errorf("the gradients of rank %d are added twice", from)
+	}
+	s[from] = append(slices.Clip(s[from]), tokens)
 	return nil
 }
 
@@ -241,18 +259,18 @@ func (c *checker) attend(r *checkRank, s Step) error {
 	if err := slot.holds(s.Owner, s.Range); err != nil {
 		return err
 	}
-	need := c.job.Batch.Need(r.rank, s.Owner)
+	need := c.job.Batch.Needs(r.rank, s.Owner, s.Range)[0]
 	switch {
 	case need.Pairs == 0:
 		return fmt.Errorf("there is no visible pair")
-	case r.attended[s.Owner]:
+	case overlap(r.attended[s.Owner], s.Range):
 		return fmt.Errorf("these keys were attended to before")
-	case s.Owner != r.rank && !r.attended[r.rank]:
+	case s.Owner != r.rank && r.attended[r.rank] == nil:
 		return fmt.Errorf("the own keys come first")
-	case s.Pairs != need.Pairs || !s.Range.Contains(need.Keys):
+	case s.Pairs != need.Pairs || s.Range != need.Keys:
 		return fmt.Errorf("needed are %d pairs, keys %v", need.Pairs, need.Keys)
 	}
-	r.attended[s.Owner] = true
+	r.attended[s.Owner] = append(r.attended[s.Owner], s.Range)
 	slot.computes = true
 	if c.pass == Forward {
 		if s.Acc != (Slot{}) {
@@ -270,10 +288,9 @@ func (c *checker) attend(r *checkRank, s Step) error {
 	if err := acc.holds(s.Owner, s.Range); err != nil {
 		return fmt.Errorf("gradients: %w", err)
 	}
-	if _, twice := acc.sums[r.rank]; twice {
-		return fmt.Errorf("the gradients of this rank are added twice")
+	if err := acc.sums.add(r.rank, s.Range); err != nil {
+		return err
 	}
-	acc.sums[r.rank] = need.Keys
 	acc.computes, acc.writes = true, true
 	return nil
 }
@@ -316,7 +333,7 @@ func (c *checker) wait(slot *checkSlot) (bool, error) {
 			return false, nil
 		}
 		*slot = p.box.sends[p.k].content
-		slot.sums = cloneSums(slot.sums)
+		slot.sums = maps.Clone(slot.sums)
 	}
 	slot.recv, slot.sends, slot.computes, slot.writes = nil, nil, false, false
 	return true, nil
@@ -330,30 +347,28 @@ func (c *checker) finish(r *checkRank) error {
 		}
 	}
 	for owner := range c.ranks {
-		if need := c.job.Batch.Need(r.rank, owner); need.Pairs > 0 && !r.attended[owner] {
-			return fmt.Errorf("owner %d %v is never attended to", owner, need.Keys)
+		if err := c.complete(r.rank, owner, r.attended[owner]); err != nil {
+			return fmt.Errorf("owner %d is attended to in part: %w", owner, err)
 		}
-	}
-	if c.pass == Forward {
-		return nil
-	}
-	for from := range c.ranks {
-		need := c.job.Batch.Need(from, r.rank)
-		got, ok := r.slots[OwnGrad].sums[from]
-		if ok != (need.Pairs > 0) || ok && !got.Contains(need.Keys) {
-			return fmt.Errorf("the gradients of rank %d are for %v, want %v", from, got, need.Keys)
+		if c.pass == Forward {
+			continue
+		}
+		if err := c.complete(owner, r.rank, r.slots[OwnGrad].sums[owner]); err != nil {
+			return fmt.Errorf("gradients of rank %d: %w", owner, err)
 		}
 	}
 	return nil
 }
 
-func cloneSums(sums map[int]segments.Span) map[int]segments.Span {
-	if sums == nil {
-		return nil
+// complete checks that spans, which do not overlap, hold all keys of rank kv that
+// rank q sees: every pair of the two ranks.
+func (c *checker) complete(q, kv int, spans []segments.Span) error {
+	need, pairs := c.job.Batch.Need(q, kv), int64(0)
+	for _, n := range c.job.Batch.Needs(q, kv, spans...) {
+		pairs += n.Pairs
 	}
-	out := make(map[int]segments.Span, len(sums))
-	for k, v := range sums {
-		out[k] = v
+	if pairs != need.Pairs {
+		return fmt.Errorf("%d of %d pairs, keys %v of %v", pairs, need.Pairs, spans, need.Keys)
 	}
-	return out
+	return nil
 }

@@ -45,6 +45,7 @@ type boundStep struct {
 	acc   unsafe.Pointer // of Range in Acc
 	bytes int64          // of Range in Slot
 	rows  Rows
+	first bool // Attend: nothing was attended to before
 }
 
 type slotState struct {
@@ -107,13 +108,17 @@ func bind(j *Job, c Comm, b Backend, s Shape, x *Tensors, plans [][]Step) (*Exec
 	}
 	e.slots[slotIndex(OwnKV)].memory = x.KV
 	e.slots[slotIndex(OwnGrad)].memory = x.DKV
-	rows := map[int]Rows{}
+	rows := map[sight]Rows{}
 	for p, steps := range plans {
+		first := true
 		for _, step := range steps {
 			bound, err := e.bind(j, rank, step, rows)
 			if err != nil {
 				e.Close()
 				return nil, fmt.Errorf("ring: rank %d: %v, %v: %w", rank, Pass(p), step, err)
+			}
+			if step.Op == Attend {
+				bound.first, first = first, false
 			}
 			e.plans[p] = append(e.plans[p], bound)
 		}
@@ -144,12 +149,12 @@ func (e *Exec) alloc(bytes int64) (unsafe.Pointer, error) {
 
 // bind resolves the addresses of one step. Steps come in plan order, so that
 // the slots' bases are those at this step.
-func (e *Exec) bind(j *Job, rank int, s Step, rows map[int]Rows) (boundStep, error) {
+func (e *Exec) bind(j *Job, rank int, s Step, rows map[sight]Rows) (boundStep, error) {
 	slot := &e.slots[slotIndex(s.Slot)]
 	if s.Op == Recv || s.Op == Zero {
 		slot.base = s.Range.Start
 	}
-	at := func(slot Slot) unsafe.Pointer {
+	address := func(slot Slot) unsafe.Pointer {
 		state := e.slots[slotIndex(slot)]
 		return unsafe.Add(state.memory, int64(s.Range.Start-state.base)*e.shape.tokenBytes(slot))
 	}
@@ -157,33 +162,37 @@ func (e *Exec) bind(j *Job, rank int, s Step, rows map[int]Rows) (boundStep, err
 	if s.Op == Wait {
 		return b, nil
 	}
-	b.p, b.bytes = at(s.Slot), int64(s.Range.Len())*e.shape.tokenBytes(s.Slot)
+	b.p, b.bytes = address(s.Slot), int64(s.Range.Len())*e.shape.tokenBytes(s.Slot)
 	if s.Acc.Grad {
-		b.acc = at(s.Acc)
+		b.acc = address(s.Acc)
 	}
 	if s.Op != Attend {
 		return b, nil
 	}
-	if r, ok := rows[s.Owner]; ok {
+	at := sight{s.Owner, s.Range}
+	if r, ok := rows[at]; ok {
 		b.rows = r
 		return b, nil
 	}
-	r, err := e.bindRows(j.Batch.Runs(rank, s.Owner), s.Range)
-	b.rows, rows[s.Owner] = r, r
+	r, err := e.bindRows(j.Batch.Runs(rank, s.Owner), j.queries(rank, at), s.Range)
+	b.rows, rows[at] = r, r
 	return b, err
 }
 
-// bindRows expands runs to an interval a query, counted from keys.Start, in the
-// backend's memory.
-func (e *Exec) bindRows(runs []segments.Run, keys segments.Span) (Rows, error) {
-	start, end := runs[0].Q.Start, runs[len(runs)-1].Q.End
-	n := end - start
+// bindRows expands runs to an interval of the given keys for each of the given
+// queries, counted from keys.Start, in the backend's memory; an empty one where the
+// query sees none of them.
+func (e *Exec) bindRows(runs []segments.Run, queries, keys segments.Span) (Rows, error) {
+	n := queries.Len()
 	bounds := make([]int32, 2*n)
 	for _, r := range runs {
-		for t := range r.Q.Len() {
-			lo, hi := r.Interval(t)
-			bounds[r.Q.Start-start+t] = int32(lo - keys.Start)
-			bounds[n+r.Q.Start-start+t] = int32(hi - keys.Start)
+		q := r.Q.Intersect(queries)
+		for i := q.Start; i < q.End; i++ {
+			lo, hi := r.Interval(i - r.Q.Start)
+			if k := keys.Intersect(segments.Span{Start: lo, End: hi}); k.Len() > 0 {
+				bounds[i-queries.Start] = int32(k.Start - keys.Start)
+				bounds[n+i-queries.Start] = int32(k.End - keys.Start)
+			}
 		}
 	}
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(&bounds[0])), 8*n)
@@ -191,7 +200,7 @@ func (e *Exec) bindRows(runs []segments.Run, keys segments.Span) (Rows, error) {
 	if err != nil {
 		return Rows{}, err
 	}
-	return Rows{Start: start, N: n, Lo: p, Hi: unsafe.Add(p, 4*n)}, e.backend.Write(p, bytes)
+	return Rows{Start: queries.Start, N: n, Lo: p, Hi: unsafe.Add(p, 4*n)}, e.backend.Write(p, bytes)
 }
 
 // Run carries out one pass. Forward writes Out and LSE; Backward, which needs
@@ -252,15 +261,14 @@ func (e *Exec) take(ctx context.Context, p Pass, s *boundStep) (err error) {
 	case Attend:
 		e.stats.Pairs += s.Pairs
 		chunk := Chunk{Tokens: s.Range.Len(), KV: s.p}
-		first := s.Slot == OwnKV
 		if p == Forward {
-			err = e.backend.Forward(e.shape, e.tensors, chunk, s.rows, first)
+			err = e.backend.Forward(e.shape, e.tensors, chunk, s.rows, s.first)
 		} else {
-			if first {
+			if s.first {
 				err = e.backend.Zero(e.tensors.DKV, int64(e.tensors.Tokens)*e.shape.GradTokenBytes())
 			}
 			if err == nil {
-				err = e.backend.Backward(e.shape, e.tensors, chunk, s.rows, s.acc, first)
+				err = e.backend.Backward(e.shape, e.tensors, chunk, s.rows, s.acc, s.first)
 			}
 		}
 	}

@@ -7,6 +7,14 @@ import (
 	"time"
 )
 
+// backoffBusy is how long the sleeps between polls get while a kernel runs, which
+// wants the CPU. With Open MPI over TCP, two ranks of one thread on two cores and an
+// exchange of 80%, the polls took of a core 10% with sleeps of 20 us, 7% with 200 us,
+// 5% with 400 us and 4% with 1 ms, the copying of the messages included; messages of
+// some mebibytes took equally long with all of them, since a socket holds as much as
+// comes in a millisecond. Longer ones save little and are seen at the end of a pass.
+const backoffBusy = 400 * time.Microsecond
+
 // wait returns when every transfer and kernel that touches the slot is done.
 // Meanwhile it drives all transfers of the rank forward: nobody else does.
 func (e *Exec) wait(ctx context.Context, slot *slotState) error {
@@ -41,7 +49,11 @@ func (e *Exec) wait(ctx context.Context, slot *slotState) error {
 		if progress {
 			pause = Backoff{}
 		}
-		pause.Pause(e.comm.Transport)
+		last := backoffLast
+		if e.idle.IsZero() {
+			last = backoffBusy
+		}
+		pause.pause(e.comm.Transport, last)
 	}
 }
 

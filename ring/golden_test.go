@@ -82,27 +82,34 @@ func TestNobodyReceivesWhatItDoesNotNeed(t *testing.T) {
 	} {
 		job := mustJob(t, segments.Contiguous(16, 4), c.mask)
 		for rank, want := range c.want {
-			got := 0
+			got := map[int]bool{}
 			for s := range job.Plan(rank, ring.Forward) {
 				if s.Op == ring.Recv {
-					got++
+					got[s.Owner] = true
 				}
 			}
-			if got != want {
-				t.Errorf("%s: rank %d receives %d chunks, want %d", c.name, rank, got, want)
+			if len(got) != want {
+				t.Errorf("%s: rank %d receives of %d chunks, want %d", c.name, rank, len(got), want)
 			}
 		}
 	}
 }
 
-// No rank holds more than two chunks of others at a time, and none more bytes
-// than are needed.
-func TestTwoSlots(t *testing.T) {
+// No rank has room for more keys and values of others than one and a half chunks,
+// nor for more gradients than three and a half, and none for more than is needed.
+func TestSlots(t *testing.T) {
 	job := mustJob(t, segments.Contiguous(4096, 16), segments.Mask{Causal: true, Rows: []segments.Row{segments.SingleDocument(4096)}})
 	for rank := range job.Ranks() {
-		slots := ring.SlotTokens(job.PlanOf(rank, ring.Forward))
-		if len(slots) > 2 {
-			t.Errorf("rank %d has %d slots for keys and values", rank, len(slots))
+		keys, grads := 0, 0
+		for slot, n := range ring.SlotTokens(job.PlanOf(rank, ring.Backward)) {
+			if slot.Grad {
+				grads += n
+			} else {
+				keys += n
+			}
+		}
+		if keys > 256*3/2 || grads > 256*7/2 {
+			t.Errorf("rank %d has slots for the keys of %d tokens and the gradients of %d", rank, keys, grads)
 		}
 	}
 	// Of a neighbour's 256 tokens a window of 9 reaches 8.
@@ -119,13 +126,17 @@ func TestTwoSlots(t *testing.T) {
 func TestBytesAreTheLeast(t *testing.T) {
 	shape := ring.Shape{DType: ring.BF16, Heads: 4, KVHeads: 2, HeadDim: 8}
 	doc := []segments.Row{segments.SingleDocument(256)}
-	for name, m := range map[string]segments.Mask{
-		"causal": {Causal: true, Rows: doc},
-		"full":   {Rows: doc},
-		"window": {Causal: true, Window: 20, Rows: doc},
+	for name, c := range map[string]struct {
+		layout segments.Layout
+		mask   segments.Mask
+	}{
+		"causal":         {segments.Contiguous(256, 8), segments.Mask{Causal: true, Rows: doc}},
+		"causal, zigzag": {segments.Zigzag(256, 8), segments.Mask{Causal: true, Rows: doc}},
+		"full":           {segments.Contiguous(256, 8), segments.Mask{Rows: doc}},
+		"window":         {segments.Contiguous(256, 8), segments.Mask{Causal: true, Window: 20, Rows: doc}},
 	} {
 		for _, p := range []ring.Pass{ring.Forward, ring.Backward} {
-			job := mustJob(t, segments.Contiguous(256, 8), m)
+			job := mustJob(t, c.layout, c.mask)
 			var sent, least int64
 			for rank := range job.Ranks() {
 				least += job.LeastBytes(rank, p, shape)

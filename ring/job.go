@@ -14,14 +14,15 @@ type Job struct {
 	Batch    *segments.Batch
 	Schedule string
 
-	needs [][]need // needs[rank]: what it wants of others, by distance on the ring
-	hops  [][]hop  // hops[owner]: the way of its chunk, by distance
+	needs [][]need // needs[rank]: what it wants of others, by round
+	hops  [][]hop  // hops[part]: its way, by round
 	sends [][]hop  // sends[rank]: the hops that start at it, by round
 }
 
-// need is another rank's chunk that a rank attends to.
+// need is a part of another rank's chunk that a rank attends to.
 type need struct {
-	owner, dist int // dist = (rank - owner) mod ranks
+	part
+	round int
 	segments.Need
 }
 
@@ -38,8 +39,11 @@ func NewJob(b *segments.Batch, schedule string) (*Job, error) {
 	for rank := range ranks {
 		for dist := 1; dist < ranks; dist++ {
 			owner := (rank - dist + ranks) % ranks
-			if n := b.Need(rank, owner); n.Pairs > 0 {
-				j.needs[rank] = append(j.needs[rank], need{owner, dist, n})
+			spans := j.spans(owner)
+			for i, n := range j.Batch.Needs(rank, owner, spans[:]...) {
+				if n.Pairs > 0 {
+					j.needs[rank] = append(j.needs[rank], need{part(parts*owner + i), parts*(dist-1) + i + 1, n})
+				}
 			}
 		}
 	}
@@ -72,18 +76,21 @@ func (j *Job) Plans(p Pass) [][]Step {
 // backward, keys and values again, and the gradients of what it used itself.
 func (j *Job) LeastBytes(rank int, p Pass, s Shape) int64 {
 	var kv, grad int64
-	tokens := func(q, owner int) (n int64) {
-		for _, r := range j.Batch.KeyRanges(q, owner) {
-			n += int64(r.Len())
+	tokens := func(q int, of part) (n int64) {
+		for _, r := range j.Batch.KeyRanges(q, of.owner()) {
+			n += int64(max(r.Intersect(j.span(of)).Len(), 0))
 		}
 		return n
 	}
-	for _, h := range j.hops[rank] {
-		kv += tokens(h.to, rank)
+	for i := range parts {
+		own := part(parts*rank + i)
+		for _, h := range j.hops[own] {
+			kv += tokens(h.to, own)
+		}
 	}
 	if p == Backward {
 		for _, n := range j.needs[rank] {
-			grad += tokens(rank, n.owner)
+			grad += tokens(rank, n.part)
 		}
 	}
 	return kv*s.KVTokenBytes() + grad*s.GradTokenBytes()

@@ -34,9 +34,13 @@ func (j *Job) MemoryOf(rank int, s Shape, plans ...[]Step) int64 {
 	for slot, n := range most {
 		bytes += int64(n) * s.tokenBytes(slot)
 	}
-	for _, step := range plans[0] { // both passes share the intervals
-		if step.Op == Attend {
-			bytes += 8 * int64(j.Batch.Need(rank, step.Owner).Q.Len())
+	counted := map[sight]bool{} // both passes share intervals
+	for _, steps := range plans {
+		for _, step := range steps {
+			if at := (sight{step.Owner, step.Range}); step.Op == Attend && !counted[at] {
+				counted[at] = true
+				bytes += 8 * int64(j.queries(rank, at).Len())
+			}
 		}
 	}
 	return bytes

@@ -46,7 +46,7 @@ func mutants(job *ring.Job, s ring.Step) map[string][]ring.Step {
 		}
 	}
 	other := func(rank int) int { return (rank + 1) % job.Ranks() }
-	for n := range 5 {
+	for n := range 8 {
 		add("another slot", func(m *ring.Step) { m.Slot.N = n })
 		if s.Acc.Grad {
 			add("another accumulator", func(m *ring.Step) { m.Acc.N = n })

@@ -1,6 +1,7 @@
 package ring
 
 import (
+	"cmp"
 	"slices"
 
 	"ringattn/segments"
@@ -8,55 +9,66 @@ import (
 
 // The ring schedule.
 //
-// Its clock is the distance on the ring: in round d rank r receives and attends
-// to the chunk of rank r-d, if it needs it. A chunk is sent to the ranks that
-// need it and to no others. Whoever has it passes it on: the last rank before
-// the receiver that still holds it, the owner else. A rank has two K/V slots,
-// so it holds a chunk until the next but one arrives.
+// Its clock is the distance on the ring, in parts of a chunk: in round
+// parts*(d-1) + i + 1 rank r attends to part i of the chunk of rank r-d, if it
+// needs it. A part is sent to the ranks that need it and to no others. Whoever has
+// it passes it on: the last rank before the receiver that still holds it, the owner
+// else. Sends are posted as soon as the sender has the part, the receive one round
+// ahead and not before the last part is here: so parts come one after another, and
+// while the first is attended to the next has the whole link. A rank has three slots
+// for them: for the part that it attends to, the last, and the next.
 //
-// Nothing can hang: a step of round d waits for keys of rounds up to d and for
-// gradients of rounds before d. Each rank posts its keys of round d before it waits
-// for any of that round, and its gradients of round d before it goes on to the next.
+// Backward, a rank adds up its gradients of a part in an accumulator of its own
+// while the sum of the ranks before comes in, adds the two, and sends them on parts
+// rounds later: to the next rank where that attends to the same part just then,
+// home to the owner else. So gradients travel one step behind their keys, beside
+// the next kernel, and each rank sends the gradients of a part once.
 //
-// Backward, a rank adds up its gradients of the chunk of round d in an
-// accumulator of its own while the sum of the ranks before comes in, adds the
-// two, and sends them on in round d+1: to the next rank where that attends to
-// the same chunk just then, home to the owner else. So gradients travel one
-// step behind their keys, beside the next kernel, and each rank sends the
-// gradients of a chunk once.
+// At either end of the backward pass a hop has no chunk of others beside it: the
+// first of keys, the last of gradients. But a rank's own keys are always there, and
+// their gradients need no hop: half of these pairs come first, half last.
+//
+// Nothing can hang: in a round a rank waits for kernels, and for messages that both
+// ends post in earlier rounds, and for nothing else.
 
-// hop is a chunk's way from one rank to the next that needs it.
+// hop is a part's way from one rank to the next that needs it.
 type hop struct {
-	owner, from, to int
-	round           int           // = distance from owner to to
-	keys            segments.Span // what the message carries: for to and for those it feeds
-	grads           segments.Span // the tokens whose gradients to sums up, its own and those before
+	part
+	from, to int
+	round    int           // in which to attends to it
+	keys     segments.Span // what the message carries: for to and for those it feeds
+	grads    segments.Span // the tokens whose gradients to sums up, its own and those before
 }
 
-// kvSlots is how many chunks of others a rank holds at a time.
-const kvSlots = 2
+// kvSlots is how many parts of others' chunks a rank holds at a time.
+const kvSlots = parts + 1
 
-// The gradient slots: two accumulators in turn, one for the sum that comes
-// along the ring, one for a sum that comes home meanwhile.
+// The gradient slots: accumulators, in turn, until the sum has left; two, in turn,
+// for the sums that come along the ring; one for the sum of each own part that comes
+// home.
 const (
-	gradAcc0  = 1
-	gradRelay = 3
-	gradHome  = 4
+	gradAcc    = 1
+	accSlots   = parts + 1
+	gradRelay  = gradAcc + accSlots
+	relaySlots = 2
+	gradHome   = gradRelay + relaySlots
+	gradSlots  = gradHome + parts
 )
 
-// route finds the hops of every chunk.
+// route finds the hops of every part.
 func (j *Job) route() {
 	ranks := j.Ranks()
-	j.hops = make([][]hop, ranks)
-	until := make([][]int, ranks) // until[rank][i]: the round in which its i-th chunk gives up its slot
+	j.hops = make([][]hop, parts*ranks)
+	until := make([][]int, ranks) // until[rank][i]: the round in which the i-th part gives up its slot
 	type place struct{ rank, i int }
-	users := make([][]place, ranks) // users[owner]: who needs it, by distance
+	users := make([][]place, parts*ranks) // users[part]: who needs it, by round
 	index := make([]int, ranks)
-	for dist := 1; dist < ranks; dist++ {
+	for round := 1; round <= parts*(ranks-1); round++ {
 		for owner := range ranks {
-			rank := (owner + dist) % ranks
-			if i := index[rank]; i < len(j.needs[rank]) && j.needs[rank][i].dist == dist {
-				users[owner] = append(users[owner], place{rank, i})
+			rank := (owner + (round-1)/parts + 1) % ranks
+			if i := index[rank]; i < len(j.needs[rank]) && j.needs[rank][i].round == round {
+				p := j.needs[rank][i].part
+				users[p] = append(users[p], place{rank, i})
 				index[rank]++
 			}
 		}
@@ -64,25 +76,25 @@ func (j *Job) route() {
 	for rank, needs := range j.needs {
 		until[rank] = make([]int, len(needs))
 		for i := range needs {
-			until[rank][i] = ranks
+			until[rank][i] = parts * ranks
 			if i+kvSlots < len(needs) {
-				until[rank][i] = needs[i+kvSlots].dist
+				until[rank][i] = needs[i+kvSlots].round
 			}
 		}
 	}
 	j.sends = make([][]hop, ranks)
-	for owner, way := range users {
+	for i, way := range users {
 		hops := make([]hop, len(way))
 		for k, to := range way {
 			n := j.needs[to.rank][to.i]
-			h := hop{owner: owner, from: owner, to: to.rank, round: n.dist, keys: n.Keys, grads: n.Keys}
+			h := hop{part: part(i), from: part(i).owner(), to: to.rank, round: n.round, keys: n.Keys, grads: n.Keys}
 			for l := k - 1; l >= 0; l-- {
-				if holder := way[l]; until[holder.rank][holder.i] > n.dist {
+				if holder := way[l]; until[holder.rank][holder.i] > n.round {
 					h.from = holder.rank
 					break
 				}
 			}
-			if k > 0 && hops[k-1].round == n.dist-1 {
+			if k > 0 && hops[k-1].round == n.round-parts {
 				h.grads = h.grads.Hull(hops[k-1].grads)
 			}
 			hops[k] = h
@@ -94,58 +106,58 @@ func (j *Job) route() {
 				}
 			}
 		}
-		j.hops[owner] = hops
+		j.hops[i] = hops
 	}
-	// By round within a rank: all owners, distance by distance.
-	at := make([]int, ranks)
-	for dist := 1; dist < ranks; dist++ {
-		for owner, hops := range j.hops {
-			if at[owner] < len(hops) && hops[at[owner]].round == dist {
-				h := hops[at[owner]]
+	// By round within a rank: all parts, round by round.
+	at := make([]int, len(j.hops))
+	for round := 1; round <= parts*(ranks-1); round++ {
+		for i, hops := range j.hops {
+			if at[i] < len(hops) && hops[at[i]].round == round {
+				h := hops[at[i]]
 				j.sends[h.from] = append(j.sends[h.from], h)
-				at[owner]++
+				at[i]++
 			}
 		}
 	}
 }
 
-// hop finds the hop of owner's chunk in a round, if there is one.
-func (j *Job) hop(owner, round int) (hop, bool) {
-	hops := j.hops[owner]
-	lo, hi := 0, len(hops)
-	for lo < hi {
-		if mid := (lo + hi) / 2; hops[mid].round < round {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
+// hop finds the hop of a part in a round, if there is one.
+func (j *Job) hop(p part, round int) (hop, bool) {
+	i, ok := slices.BinarySearchFunc(j.hops[p], round, func(h hop, round int) int { return cmp.Compare(h.round, round) })
+	if !ok {
+		return hop{}, false
 	}
-	if lo < len(hops) && hops[lo].round == round {
-		return hops[lo], true
-	}
-	return hop{}, false
+	return j.hops[p][i], true
 }
 
-// ring yields the steps of one rank: its own keys, and then a few phases a round.
+// ring yields the steps of one rank, a few phases a round.
+//
+// What others wait for comes before what only this rank does: first whatever can be
+// posted at once, then what has to wait for the kernel of the last round but one.
 func (j *Job) ring(rank int, pass Pass, yield func(Step) bool) {
 	p := ringPlan{
 		job: j, rank: rank, pass: pass, yield: yield, ok: true,
-		sends: j.sends[rank], needs: j.needs[rank], held: [kvSlots]int{-1, -1},
+		sends: j.sends[rank], needs: j.needs[rank], left: len(j.needs[rank]),
+		own: j.Batch.Need(rank, rank),
 	}
-	if n := j.Batch.Need(rank, rank); n.Pairs > 0 {
-		p.attend(Step{Slot: OwnKV, Acc: OwnGrad, Owner: rank}, n)
+	for i := range p.held {
+		p.held[i] = -1
 	}
-	// Two rounds more than there are distances: the last gradients are sent, and
-	// come home, after the last chunk was attended to.
-	for p.round = 1; p.round <= j.Ranks()+1 && p.ok; p.round++ {
+	if pass == Backward && p.left > 0 {
+		p.own, p.rest = j.halve(rank)
+	}
+	// The gradients of the last part leave parts rounds after it.
+	for ; p.round <= parts*j.Ranks() && p.ok; p.round++ {
+		p.awaitKeys()
 		p.sendKeys()
+		p.receiveGradients()
 		p.receiveKeys()
+		p.sendGradients()
 		p.addGradients()
-		p.attendKeys()
-		if pass == Backward {
-			p.sendGradients()
-			p.receiveGradients()
-		}
+		p.attend()
+	}
+	for i := range parts {
+		p.comeHome(i)
 	}
 	p.drain()
 }
@@ -157,133 +169,176 @@ type ringPlan struct {
 	pass  Pass
 	round int
 	yield func(Step) bool
-	ok    bool                     // yield wants more
-	busy  [2 * (gradHome + 1)]bool // by slotIndex: something may still use it
+	ok    bool                // yield wants more
+	busy  [2 * gradSlots]bool // by slotIndex: something may still use it
 
-	sends []hop        // of keys, those to come
-	needs []need       // chunks to come
-	got   int          // chunks received
-	held  [kvSlots]int // whose chunks the slots have
-	now   *visit       // the chunk of this round, if there is one
-	last  *visit       // that of the last round
-	relay Slot         // where the gradient sum for now comes in; zero: none does
-	home  Slot         // where the sum of the rank's own chunk comes in
-	homed hop          // of the rank that sends it
+	own, rest segments.Need     // of the own keys: what comes first, and last
+	sends     []hop             // of keys, those to come
+	needs     []need            // parts to come
+	got       int               // parts that have come
+	left      int               // parts to attend to
+	held      [kvSlots]part     // which parts the slots have
+	visits    [parts + 2]*visit // of the next round, this one and the last, by round modulo their number
+	homes     [parts]*hop       // by own part, of the rank whose sum comes home; nil: none does
 }
 
-// visit is a chunk of another rank at this one.
+// visit is a part of another rank's chunk at this one.
 type visit struct {
 	hop
+	need    segments.Need
 	kv, acc Slot
+	relay   Slot // where the sum of the ranks before comes in; zero: none does
 }
 
-// sendKeys passes on, or hands out, what others attend to in this round.
+// visit is what the rank attends to in a round; nil: nothing.
+func (p *ringPlan) visit(round int) *visit {
+	if round < 1 {
+		return nil
+	}
+	return p.visits[round%len(p.visits)]
+}
+
+// awaitKeys waits for this round's part.
+func (p *ringPlan) awaitKeys() {
+	if now := p.visit(p.round); now != nil {
+		p.wait(now.kv)
+	}
+}
+
+// sendKeys passes on the part that has come, and hands out own ones, to ranks that
+// attend to them parts rounds from now.
 func (p *ringPlan) sendKeys() {
-	for ; len(p.sends) > 0 && p.sends[0].round == p.round; p.sends = p.sends[1:] {
+	for ; len(p.sends) > 0 && p.sends[0].round <= p.round+parts; p.sends = p.sends[1:] {
 		h, slot := p.sends[0], OwnKV
-		if h.owner != p.rank {
-			slot = Slot{N: 1 + slices.Index(p.held[:], h.owner)}
+		if h.owner() != p.rank {
+			slot = Slot{N: 1 + slices.Index(p.held[:], h.part)}
 		}
-		p.step(Step{Op: Send, Slot: slot, Peer: h.to, Owner: h.owner, Range: h.keys})
+		p.step(Step{Op: Send, Slot: slot, Peer: h.to, Owner: h.owner(), Range: h.keys})
 	}
 }
 
-// receiveKeys posts the receive of this round's chunk, once its slot is free.
+// receiveKeys posts the receive of the next round's part, once its slot is free.
 func (p *ringPlan) receiveKeys() {
-	p.last, p.now = p.now, nil
-	if len(p.needs) == 0 || p.needs[0].dist != p.round {
+	next := &p.visits[(p.round+1)%len(p.visits)]
+	*next = nil
+	if len(p.needs) == 0 || p.needs[0].round != p.round+1 {
 		return
 	}
-	h, _ := p.job.hop(p.needs[0].owner, p.round)
-	i := p.got % kvSlots
-	p.held[i] = h.owner
-	p.now = &visit{hop: h, kv: Slot{N: 1 + i}}
-	if p.pass == Backward {
-		p.now.acc = Slot{Grad: true, N: gradAcc0 + p.got%2}
-	}
-	p.got++
-	p.wait(p.now.kv)
-	p.step(Step{Op: Recv, Slot: p.now.kv, Peer: h.from, Owner: h.owner, Range: h.keys})
-}
-
-// addGradients takes in the sums that came during the last round.
-func (p *ringPlan) addGradients() {
-	if p.relay.Grad {
-		before, _ := p.job.hop(p.last.owner, p.last.round-1)
-		p.wait(p.relay)
-		p.step(Step{Op: Add, Slot: p.relay, Acc: p.last.acc, Owner: p.last.owner, Range: before.grads})
-		p.relay = Slot{}
-	}
-	if p.home.Grad {
-		p.wait(p.home)
-		p.step(Step{Op: Add, Slot: p.home, Acc: OwnGrad, Owner: p.rank, Range: p.homed.grads})
-		p.home = Slot{}
-	}
-}
-
-// attendKeys attends to this round's chunk as soon as it is here.
-func (p *ringPlan) attendKeys() {
-	if p.now == nil {
-		return
-	}
-	p.wait(p.now.kv)
-	if p.pass == Backward {
-		p.wait(p.now.acc)
-		p.step(Step{Op: Zero, Slot: p.now.acc, Owner: p.now.owner, Range: p.now.grads})
-	}
-	p.attend(Step{Slot: p.now.kv, Acc: p.now.acc, Owner: p.now.owner}, p.needs[0].Need)
+	n := p.needs[0]
 	p.needs = p.needs[1:]
+	h, _ := p.job.hop(n.part, n.round)
+	v := &visit{hop: h, need: n.Need, kv: Slot{N: 1 + p.got%kvSlots}}
+	if p.pass == Backward {
+		v.acc = Slot{Grad: true, N: gradAcc + p.got%accSlots}
+	}
+	p.held[p.got%kvSlots] = n.part
+	p.got++
+	*next = v
+	p.wait(v.kv)
+	p.step(Step{Op: Recv, Slot: v.kv, Peer: h.from, Owner: h.owner(), Range: h.keys})
 }
 
-// sendGradients sends the sum of the last round on, or home.
+// sendGradients sends the sum that was completed in the last round on, or home.
 func (p *ringPlan) sendGradients() {
-	if p.last == nil {
+	v := p.visit(p.round - parts)
+	if v == nil || !v.acc.Grad {
 		return
 	}
-	to := p.last.owner
-	if next, ok := p.job.hop(p.last.owner, p.round); ok {
+	to := v.owner()
+	if next, ok := p.job.hop(v.part, p.round); ok {
 		to = next.to
 	}
-	p.wait(p.last.acc)
-	p.step(Step{Op: Send, Slot: p.last.acc, Peer: to, Owner: p.last.owner, Range: p.last.grads})
+	p.wait(v.acc)
+	p.step(Step{Op: Send, Slot: v.acc, Peer: to, Owner: v.owner(), Range: v.grads})
 }
 
-// receiveGradients posts the receives of the sums that the ranks of the last
-// round send now: of the chunk that this rank has just begun with, and of its own.
+// receiveGradients posts the receives of the sums that other ranks send in this
+// round: of an own part, and of the part that this rank attends to.
 func (p *ringPlan) receiveGradients() {
-	if p.now != nil {
-		if before, ok := p.job.hop(p.now.owner, p.round-1); ok {
-			p.relay = Slot{Grad: true, N: gradRelay}
-			p.wait(p.relay)
-			p.step(Step{Op: Recv, Slot: p.relay, Peer: before.to, Owner: p.now.owner, Range: before.grads})
-		}
-	}
-	h, ok := p.job.hop(p.rank, p.round-1)
-	if _, passedOn := p.job.hop(p.rank, p.round); !ok || passedOn {
+	if p.pass == Forward {
 		return
 	}
-	p.homed, p.home = h, Slot{Grad: true, N: gradRelay}
-	if p.relay.Grad {
-		p.home.N = gradHome
+	i := (p.round + parts - 1) % parts
+	own := part(parts*p.rank + i)
+	h, ok := p.job.hop(own, p.round-parts)
+	if _, passedOn := p.job.hop(own, p.round); ok && !passedOn {
+		p.comeHome(i)
+		p.homes[i] = &h
+		home := Slot{Grad: true, N: gradHome + i}
+		p.wait(home)
+		p.step(Step{Op: Recv, Slot: home, Peer: h.to, Owner: p.rank, Range: h.grads})
 	}
-	p.wait(p.home)
-	p.step(Step{Op: Recv, Slot: p.home, Peer: h.to, Owner: p.rank, Range: h.grads})
+	if now := p.visit(p.round); now != nil {
+		if before, ok := p.job.hop(now.part, p.round-parts); ok {
+			now.relay = Slot{Grad: true, N: gradRelay + p.round%relaySlots}
+			p.wait(now.relay)
+			p.step(Step{Op: Recv, Slot: now.relay, Peer: before.to, Owner: now.owner(), Range: before.grads})
+		}
+	}
 }
 
-// drain waits for all that is left.
-func (p *ringPlan) drain() {
-	for n := range gradHome + 1 {
-		p.wait(Slot{N: n})
-		p.wait(Slot{Grad: true, N: n})
+// comeHome takes in the sum of an own part that comes home: as late as can be, since
+// nobody waits for it.
+func (p *ringPlan) comeHome(i int) {
+	h := p.homes[i]
+	if h == nil {
+		return
+	}
+	home := Slot{Grad: true, N: gradHome + i}
+	p.wait(home)
+	p.step(Step{Op: Add, Slot: home, Acc: OwnGrad, Owner: p.rank, Range: h.grads})
+	p.homes[i] = nil
+}
+
+// addGradients takes in the sum of the ranks before of the last round's part: ahead
+// of this round's kernel, so that the sum can leave in the next round.
+func (p *ringPlan) addGradients() {
+	last := p.visit(p.round - 1)
+	if last == nil || !last.relay.Grad {
+		return
+	}
+	before, _ := p.job.hop(last.part, last.round-parts)
+	p.wait(last.relay)
+	p.step(Step{Op: Add, Slot: last.relay, Acc: last.acc, Owner: last.owner(), Range: before.grads})
+}
+
+// attend attends to this round's part; to own keys at first, and when no part is
+// left.
+func (p *ringPlan) attend() {
+	now := p.visit(p.round)
+	switch {
+	case p.round == 0:
+		p.attendTo(Step{Slot: OwnKV, Acc: OwnGrad, Owner: p.rank}, p.own)
+	case now != nil:
+		if p.pass == Backward {
+			p.wait(now.acc)
+			p.step(Step{Op: Zero, Slot: now.acc, Owner: now.owner(), Range: now.grads})
+		}
+		p.attendTo(Step{Slot: now.kv, Acc: now.acc, Owner: now.owner()}, now.need)
+		p.left--
+	case p.left == 0:
+		p.attendTo(Step{Slot: OwnKV, Acc: OwnGrad, Owner: p.rank}, p.rest)
+		p.rest = segments.Need{}
 	}
 }
 
-func (p *ringPlan) attend(s Step, n segments.Need) {
+func (p *ringPlan) attendTo(s Step, n segments.Need) {
+	if n.Pairs == 0 {
+		return
+	}
 	s.Op, s.Range, s.Pairs = Attend, n.Keys, n.Pairs
 	if p.pass == Forward {
 		s.Acc = Slot{}
 	}
 	p.step(s)
+}
+
+// drain waits for all that is left.
+func (p *ringPlan) drain() {
+	for n := range gradSlots {
+		p.wait(Slot{N: n})
+		p.wait(Slot{Grad: true, N: n})
+	}
 }
 
 // wait is there only for a slot that something may still use.

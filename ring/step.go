@@ -76,11 +76,12 @@ type Step struct {
 	Owner int  // the rank whose tokens these are
 	Range segments.Span
 	Pairs int64 // Attend: visible pairs over all batch rows, not times heads
-	Round int   // the place on the ring's clock: distance from the owner for keys
+	Round int   // the place on the ring's clock
 }
 
 // Tag is the message tag of a Recv or Send step: it names owner and kind, so
-// that messages which slipped a step cannot be taken for one another.
+// that messages which slipped a step cannot be taken for one another. The parts of
+// a chunk keep their order.
 func (s Step) Tag() int {
 	tag := FirstTag + 2*s.Owner
 	if s.Slot.Grad {

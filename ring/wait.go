@@ -62,7 +62,9 @@ const (
 )
 
 // Pause waits a little before the next poll of t.
-func (b *Backoff) Pause(t Transport) {
+func (b *Backoff) Pause(t Transport) { b.pause(t, backoffLast) }
+
+func (b *Backoff) pause(t Transport, last time.Duration) {
 	if b.start.IsZero() {
 		b.start = time.Now()
 	}
@@ -70,7 +72,7 @@ func (b *Backoff) Pause(t Transport) {
 		runtime.Gosched()
 		return
 	}
-	b.sleep = min(max(2*b.sleep, backoffFirst), backoffLast)
+	b.sleep = min(max(2*b.sleep, backoffFirst), last)
 	if c, ok := t.(Comm); ok {
 		t = c.Transport
 	}

@@ -2,6 +2,7 @@ package backendtest
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"ringattn/ring"
@@ -285,6 +286,47 @@ func testIsolation(t *testing.T, b ring.Backend) {
 				}
 				p.compare(t, b, p.run(t, b, p.order(0)), want)
 			}
+		}
+	}
+}
+
+// testNotANumber: a query that is NaN gives NaN, wherever its keys are in a tile of
+// others; one whose scores are all -Inf sees nothing and has no gradient, whatever its
+// values.
+func testNotANumber(t *testing.T, b ring.Backend) {
+	for dtype := range ring.DType(3) {
+		config := config{dtype: dtype, heads: 1, kvHeads: 1, dim: 8, queries: 2, keys: 250, chunks: 1}
+		p := newProblem(config)
+		p.intervals = []interval{{0, 250}, {200, 250}}
+		for d := range 8 {
+			p.q[8+d] = math.NaN()
+		}
+		got := p.run(t, b, p.order(0))
+		for d := range 8 {
+			if x, y := float64(got.out[d]), float64(got.out[8+d]); math.IsNaN(x) || !math.IsNaN(y) {
+				t.Errorf("%v: out is %v, and %v of a query that is NaN", dtype, x, y)
+			}
+		}
+		if x, y := float64(got.lse[0]), float64(got.lse[1]); math.IsNaN(x) || !math.IsNaN(y) {
+			t.Errorf("%v: lse is %v, and %v of a query that is NaN", dtype, x, y)
+		}
+
+		p = newProblem(config)
+		for i := range p.q {
+			p.q[i] = math.Inf(1)
+		}
+		for i := range p.k {
+			p.k[i] = -1
+		}
+		got = p.run(t, b, p.order(0))
+		for _, x := range slices.Concat(got.out, got.dq, got.dk, got.dv) {
+			if x != 0 {
+				t.Errorf("%v: scores of -Inf alone give %v, want 0", dtype, x)
+				break
+			}
+		}
+		if x := float64(got.lse[0]); !math.IsInf(x, -1) {
+			t.Errorf("%v: scores of -Inf alone give lse %v", dtype, x)
 		}
 	}
 }
