@@ -3,6 +3,7 @@
 #include "cpu.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,6 +101,7 @@ static int32_t check_shape(rattn_ctx *ctx, const rattn_shape *s) {
     return fail(ctx, RATTN_ERR_ARG, "%d heads and %d KV heads: want a multiple of at least 1", s->heads,
                 s->kv_heads);
   if (s->head_dim < 1) return fail(ctx, RATTN_ERR_ARG, "head_dim is %d, want at least 1", s->head_dim);
+  if (!isfinite(s->scale)) return fail(ctx, RATTN_ERR_ARG, "scale is %g", (double)s->scale);
   return RATTN_OK;
 }
 

@@ -5,15 +5,17 @@
 //   cpu_queue.c  the context: worker threads and the queue of calls
 //   cpu_plan.c   cuts a call into phases and tasks
 //   cpu_avx512.c, cpu_avx2.c, cpu_portable.c
-//                the kernels, once for each instruction set, from one body:
+//                the kernels, once for each instruction set, from one body
+//                (vectors in cpu_avx512.inc.h, cpu_portable.inc.h where bf16 shares them):
 //   cpu_pack.inc.h      elements to floats, and into the panels that products read
 //   cpu_product.inc.h   register-blocked matrix products, exp
-//   cpu_forward.inc.h, cpu_backward.inc.h
+//   cpu_tile.inc.h, cpu_forward.inc.h, cpu_backward.inc.h, cpu_table.inc.h
 //   cpu_amx.c, cpu_avx512bf16.c, cpu_portable_bf16.c
 //                kernels for bf16 that multiply in bf16, from another body:
 //   cpu_bf16_pack.inc.h     elements into panels
 //   cpu_bf16_product.inc.h  runs of products, exp2
-//   cpu_bf16_tile.inc.h, cpu_bf16_forward.inc.h, cpu_bf16_backward.inc.h
+//   cpu_bf16_tile.inc.h, cpu_bf16_forward.inc.h, cpu_bf16_backward.inc.h,
+//   cpu_bf16_table.inc.h
 //   cpu_rows.inc.h has what both bodies share.
 #ifndef RATTN_CPU_H
 #define RATTN_CPU_H
@@ -46,13 +48,13 @@ typedef struct rattn_kernels rattn_kernels;
 typedef struct rattn_job rattn_job;
 typedef void rattn_task(const rattn_job *job, float *workspace, int64_t task);
 
-// Kernels for one dtype. Rows go in blocks of block; keys in tiles of a multiple of
-// key_step, itself a multiple of block and panel, up to key_limit.
+// Kernels for one dtype. Keys go in tiles of a multiple of key_step, itself a multiple
+// of panel, up to key_limit.
 struct rattn_kernels {
-  int64_t block, panel, key_step, key_limit;
-  int64_t tile_rows;                           // rows of a tile, to whole blocks
-  int64_t tile_bytes;                          // what is packed and summed for a key tile
-  int64_t cell_keys;                           // keys of a cell of the backward, to whole tiles
+  int64_t panel, key_step, key_limit;
+  int64_t tile_rows;                           // rows of a tile
+  int64_t tile_bytes;                          // what is packed and summed for a key tile, at most
+  int64_t cell_keys;                           // keys of a cell of the backward where rows see many
   int64_t element;                             // bytes of a packed element: 4 or 2
   int64_t depth;                               // packed columns are padded to a multiple of it
   int64_t (*workspace)(const rattn_job *job);  // floats that a worker needs for the job
@@ -129,7 +131,9 @@ struct rattn_job {
   int64_t key_tiles;     // of the block
   int first_block;       // nothing of this call was folded into these heads yet
   rattn_task *run;
-  rattn_cell *cells;  // task i of the attend phase is cell i / heads, head i % heads
+  // Task i of the attend phase is, forward, head i / cell_count and cell i % cell_count,
+  // so that threads share a head's keys; backward cell i / heads and head i % heads.
+  rattn_cell *cells;
   int64_t cell_count;
   int64_t columns;
   int32_t *row_done, *column_done;  // [heads][tiles], [heads][columns]: cells that have run

@@ -36,7 +36,8 @@ static void gradient_unit(const rattn_job *job, rattn_work *w, const rattn_unit 
         vf p[2][2], ds[2][2];
         UNROLL for (int i = 0; i < 2; i++) UNROLL for (int j = 0; j < 2; j++) {
           const int64_t x = i * LD + n + (v + j) * VL;
-          p[i][j] = v_exp2(v_fma(v_load(s + x), c, shift[i]));
+          // Never above 1, whatever large scores lose in rounding.
+          p[i][j] = v_exp2(-v_max(v_set1(0), -v_fma(v_load(s + x), c, shift[i])));
           ds[i][j] = p[i][j] * (v_load(dp + x) - delta[i]);
         }
         UNROLL for (int i = 0; i < 2; i++)

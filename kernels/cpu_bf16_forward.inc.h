@@ -98,7 +98,8 @@ static void load_running(const rattn_job *job, rattn_tile *t, int64_t head, int6
   if (a->lse[row] == -INFINITY) return;
   const double x = a->lse[row] * LOG2_E;
   t->m[m] = (float)x;
-  l[0] = (float)exp2(x - (double)t->m[m]);  // 1, but for what m lost in rounding
+  // 1, but for what m lost in rounding; of scores above 1e8 nothing is left to know.
+  l[0] = (float)exp2(fmin(fmax(x - (double)t->m[m], -SLACK), SLACK));
   for (int64_t d = 0; d < dim; d += NR, acc += t->panel)
     for (int64_t i = 0; i < NR && d + i < dim; i++) acc[i] = l[0] * a->out[row * dim + d + i];
 }

@@ -5,8 +5,9 @@
 #include "cpu_bf16_backward.inc.h"
 #include "cpu_bf16_forward.inc.h"
 
+_Static_assert(TILE_ROWS % MR == 0 && NB % NR == 0, "tiles are of whole blocks and panels");
+
 const rattn_kernels KERNELS = {
-    .block = MR,
     .panel = NR,
     .key_step = NR,
     .key_limit = NB,

@@ -80,7 +80,7 @@ static void begin_attention(rattn_job *job) {
   job->width = round_up(dim, k->panel);
   // Where no row sees a key there is nothing to do, unless rows are to be written.
   job->row_count = keys == 0 && !job->first ? 0 : job->rows.n * job->group;
-  job->tile_rows = round_up(k->tile_rows, k->block);
+  job->tile_rows = k->tile_rows;
   job->tiles = ceil_div(job->row_count, job->tile_rows);
 
   // Bytes that are packed or summed for a key of a head.
@@ -93,6 +93,11 @@ static void begin_attention(rattn_job *job) {
   int64_t need = max64(1, ceil_div(keys, job->key_tile)), tile_bytes = job->key_tile * bytes;
   job->block_heads = even_part(job->shape.kv_heads, max64(1, job->block_bytes / (need * tile_bytes)));
   job->block_keys = even_part(need, max64(1, job->block_bytes / tile_bytes)) * job->key_tile;
+  if (job->dout && job->tiles) {  // the list of cells is to be small beside that
+    int64_t columns = max64(1, job->block_bytes / 8 / (job->tiles * (int64_t)sizeof(rattn_cell)));
+    int64_t limit = columns * max64(1, k->cell_keys / job->key_tile) * job->key_tile;
+    if (job->block_keys > limit) job->block_keys = limit;
+  }
 
   // Before the first block.
   job->head0 = job->heads = 0;

@@ -4,7 +4,9 @@
 // siblings, which define before:
 //   vf, v_*     a vector of VL floats and what can be done with it
 //   MR x NR     the block of a product that lives in registers
-//   NB          the most keys of a tile, a multiple of both
+//   KEY_STEP    a multiple of both, NB a multiple of that: the most keys of a tile
+//   DEPTH       the most of head_dim that a panel of scores takes at a time
+//   KERNELS, TILE_ROWS, TILE_BYTES, CELL_KEYS  for the table, cpu_table.inc.h
 //
 // All products are C[M, N] (+)= A[M, K] B[K, N] by blocks of MR rows and NR
 // columns. B and C come in panels of NR columns, so that a block reads B in order and

@@ -8,9 +8,10 @@
 // A cell of n rows and m keys loads and stores some (7 m + 4 n) head_dim floats to
 // multiply 5 n m head_dim. Square cells give many that depend on nothing for that, but
 // what is packed of TILE_ROWS rows is to fit the second-level cache beside TILE_BYTES.
+_Static_assert(TILE_ROWS % MR == 0 && KEY_STEP % MR == 0 && KEY_STEP % NR == 0 && NB % KEY_STEP == 0,
+               "tiles are of whole blocks and panels");
 
 const rattn_kernels KERNELS = {
-    .block = MR,
     .panel = NR,
     .key_step = KEY_STEP,
     .key_limit = NB,

@@ -3,6 +3,7 @@
 package kernels
 
 import (
+	"math"
 	"testing"
 
 	"ringattn/ring"
@@ -64,6 +65,12 @@ func TestErrors(t *testing.T) {
 	bad.KVHeads = 3
 	err = backend.Forward(bad, &j.t, j.chunk, j.rows, true)
 	if want := "kernels: forward: 2 heads and 3 KV heads: want a multiple of at least 1"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	bad = s
+	bad.Scale = float32(math.NaN())
+	err = backend.Forward(bad, &j.t, j.chunk, j.rows, true)
+	if want := "kernels: forward: scale is nan"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	// An interval past the chunk's end is found when the call runs.

@@ -5,8 +5,8 @@
 // tile: the union of its rows' intervals. Products leave out what a block does not
 // see, to the panel (scores) or to the key (the others). Inside [from, to) a row
 // that does not see a key has p = ds = 0 there, which adds nothing unless the other
-// factor is Inf or NaN; a block with such rows is ragged, and where it meets a tile
-// marked odd its products are done row by row over exactly what each row sees.
+// factor is Inf or NaN: where rows or a key tile are marked odd, products are done row by
+// row over exactly what each row sees.
 #ifndef RATTN_CPU_TILE_INC_H
 #define RATTN_CPU_TILE_INC_H
 
