@@ -57,12 +57,13 @@ unit: ## vet, and the Go tests, without MPI
 	$(GO) vet ./...
 	$(GO) test ./...
 
-mpi-test: ## the tests of package mpi, under the launcher
+mpi-test: ## the tests of package mpi, and the overlap measurement, under the launcher
 	@$(if $(MPICC),,echo "mpi-test: no MPI was found; make setup says how to get it"; exit 3)
 	$(WITH) $(GO) vet -trimpath -tags mpi ./...
 	@mkdir -p build
 	$(WITH) $(GO) test -c -tags mpi -o build/mpi.test ./mpi
-	$(RUN)/mpitest.sh build/mpi.test
+	$(WITH) $(GO) test -c -tags mpi -o build/overlap.test ./ring
+	$(RUN)/mpitest.sh build/mpi.test build/overlap.test
 
 e2e: all ## the binary on files with known results, 1 to 8 ranks
 	$(RUN)/e2e.sh $(abspath $(BIN))
