@@ -107,6 +107,8 @@ typedef struct {
 } rattn_backend;
 
 const rattn_backend *rattn_cpu(void);
+// In cu/'s archive, which a build without it lacks.
+const rattn_backend *rattn_cuda(void);
 
 #ifdef __cplusplus
 }
