@@ -18,10 +18,10 @@
 #define MR 32
 #define NR 32
 #define STEPWISE 1
-#define NB 128
-#define TILE_ROWS 128
+#define NB 256
+#define TILE_ROWS 192
 #define TILE_BYTES (1 << 20)  // of a second-level cache of 2 MiB
-#define CELL_KEYS 384
+#define CELL_KEYS 512
 #define LOOP_FLOPS (4 * 2.0 * 16 * 16 * 32)
 
 #include "cpu_avx512bf16.inc.h"

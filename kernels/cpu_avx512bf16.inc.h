@@ -12,5 +12,6 @@ INLINE void v_store_pairs(uint16_t *p, vf x, vf y) {
                                       6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   _mm512_storeu_si512(p, _mm512_permutexvar_epi16(at, (__m512i)_mm512_cvtne2ps_pbh(y, x)));
 }
+INLINE int v_any_above(vf x, float limit) { return _mm512_cmp_ps_mask(x, v_set1(limit), _CMP_GT_OQ) != 0; }
 
 #endif

@@ -10,49 +10,48 @@
 
 #include "cpu_bf16_tile.inc.h"
 
-// Clears elements [from, to) of row r of a unit's ds, and of row m of the tile's p and ds.
-static void clear_keys(rattn_work *w, const rattn_unit *u, int64_t r, int64_t from, int64_t to) {
-  for (int64_t n = from; n < to; n++) {
-    const int64_t m = u->row + r, at = n / NR * w->rows.panel + m / 2 * 2 * NR + n % NR * 2 + m % 2;
-    u->w[n / NR * PANEL + r * NR + n % NR] = w->p_pairs[at] = w->ds_pairs[at] = 0;
+// p and ds of two rows, r and the next, against keys [n, n + NR) of the key tile. Where
+// a row does not see all of them both are 0 for those that it does not see, of keys
+// [lo[i], hi[i]) that row i sees.
+INLINE void gradient_panel(const rattn_work *w, const rattn_unit *u, int64_t r, int64_t n, int edge,
+                           const int64_t lo[2], const int64_t hi[2]) {
+  const rattn_tile *t = &w->rows;
+  const int64_t m = u->row + r, at = n / NR * t->panel + m * NR;
+  const float *s = u->s + r * LD + n, *dp = u->dp + r * LD + n;
+  const vf c = v_set1(w->c);
+  UNROLL for (int v = 0; v < NV; v += 2) {
+    vf p[2][2], ds[2][2];
+    UNROLL for (int i = 0; i < 2; i++) UNROLL for (int j = 0; j < 2; j++) {
+      const int64_t x = (v + j) * VL;
+      // Never above 1, whatever large scores lose in rounding.
+      const vf e = v_fma(v_load(s + i * LD + x), c, v_set1(t->m[m + i]));
+      p[i][j] = v_exp2(-v_max(v_set1(0), -e));
+      ds[i][j] = p[i][j] * (v_load(dp + i * LD + x) - v_set1(t->l[m + i]));
+      if (!edge) continue;
+      p[i][j] = v_select(p[i][j], v_set1(0), lo[i] - n - x, hi[i] - n - x);
+      ds[i][j] = v_select(ds[i][j], v_set1(0), lo[i] - n - x, hi[i] - n - x);
+    }
+    UNROLL for (int i = 0; i < 2; i++)
+        v_store_bf16(u->w + n * MR + (r + i) * NR + v * VL, ds[i][0], ds[i][1]);
+    UNROLL for (int j = 0; j < 2; j++) {
+      v_store_pairs(w->p_pairs + at + 2 * (v + j) * VL, p[0][j], p[1][j]);
+      v_store_pairs(w->ds_pairs + at + 2 * (v + j) * VL, ds[0][j], ds[1][j]);
+    }
   }
 }
 
-// Turns the unit's scores and dout.v into p and ds, 0 where a row does not see a key.
+// Turns the unit's scores and dout.v into p and ds.
 static void gradient_unit(const rattn_job *job, rattn_work *w, const rattn_unit *u) {
-  const rattn_tile *t = &w->rows;
-  const vf c = v_set1(w->c);
   for (int64_t r = 0; r < MR; r += 2) {
-    const int64_t m = u->row + r;
-    const float *s = u->s + r * LD, *dp = u->dp + r * LD;
-    vf shift[2], delta[2];
-    for (int i = 0; i < 2; i++) {
-      shift[i] = v_set1((float)(t->m[m + i] * -LOG2_E));
-      delta[i] = v_set1(t->l[m + i]);
-    }
+    int64_t lo[2], hi[2];
+    for (int64_t i = 0; i < 2; i++)
+      if (!row_keys(&w->rows, u->row + r + i, u->key, job->key_tile, &lo[i], &hi[i])) lo[i] = hi[i] = 0;
     for (int64_t n = u->from; n < u->to; n += NR) {
-      const int64_t at = n / NR * t->panel + m * NR;
-      UNROLL for (int v = 0; v < NV; v += 2) {
-        vf p[2][2], ds[2][2];
-        UNROLL for (int i = 0; i < 2; i++) UNROLL for (int j = 0; j < 2; j++) {
-          const int64_t x = i * LD + n + (v + j) * VL;
-          // Never above 1, whatever large scores lose in rounding.
-          p[i][j] = v_exp2(-v_max(v_set1(0), -v_fma(v_load(s + x), c, shift[i])));
-          ds[i][j] = p[i][j] * (v_load(dp + x) - delta[i]);
-        }
-        UNROLL for (int i = 0; i < 2; i++)
-            v_store_bf16(u->w + n * MR + (r + i) * NR + v * VL, ds[i][0], ds[i][1]);
-        UNROLL for (int j = 0; j < 2; j++) {
-          v_store_pairs(w->p_pairs + at + 2 * (v + j) * VL, p[0][j], p[1][j]);
-          v_store_pairs(w->ds_pairs + at + 2 * (v + j) * VL, ds[0][j], ds[1][j]);
-        }
-      }
-    }
-    for (int i = 0; i < 2; i++) {
-      int64_t lo, hi;
-      if (!row_keys(t, m + i, u->key, job->key_tile, &lo, &hi)) lo = hi = u->to;
-      clear_keys(w, u, r + i, u->from, lo);
-      clear_keys(w, u, r + i, hi, u->to);
+      const int whole = lo[0] <= n && lo[1] <= n && hi[0] >= n + NR && hi[1] >= n + NR;
+      if (whole)
+        gradient_panel(w, u, r, n, 0, lo, hi);
+      else
+        gradient_panel(w, u, r, n, 1, lo, hi);
     }
     keep_pace(&w->runs, (int)r + 2, MR);
   }
@@ -85,10 +84,11 @@ static void load_tile(const rattn_job *job, rattn_work *w, int64_t head) {
   t->odd_dout = pack_tile(job, t, head, job->dout, 0, t->dout, w->dout_turned);
   for (int64_t m = 0; m < t->blocks * MR; m++) {
     const int64_t row = m < t->rows ? tensor_row(job, t, head, m) : 0;
-    t->m[m] = m < t->rows ? a->lse[row] : -INFINITY;
+    const float lse = m < t->rows ? a->lse[row] : -INFINITY;
+    t->m[m] = (float)(lse * -LOG2_E);
     t->l[m] = m < t->rows ? a->delta[row] : 0;
     // A row that saw nothing has no gradient, whatever is said of it here.
-    if (t->m[m] == -INFINITY) t->lo[m] = t->hi[m] = 0;
+    if (lse == -INFINITY) t->lo[m] = t->hi[m] = 0;
   }
 }
 

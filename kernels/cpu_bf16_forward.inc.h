@@ -4,7 +4,8 @@
 //
 // Exponents are of 2: p = 2^(c s - m), c = scale log2 e. m is no smaller than a row's
 // largest c s less SLACK, so that what was summed is seldom scaled again; l and acc bear
-// factors up to 2^SLACK.
+// factors up to 2^SLACK. Whether m has to move is seen only when the p are there, which
+// are then made again: that is rare.
 //
 // Two units are in hand: the products of the one before and the one after go on while
 // the scores of a unit become p.
@@ -15,61 +16,72 @@
 
 enum { SLACK = 8 };
 
-// Finds the largest scores of the unit's rows, and from these m and the factors that
-// bring what was summed to it. What a row does not see becomes -Inf.
-static void find_shift(const rattn_job *job, rattn_work *w, const rattn_unit *u) {
-  float top[MR], *m = w->rows.m + u->row;
-  for (int r = 0; r < MR; r++) {
-    float *s = u->s + r * LD;
-    int64_t lo, hi;
-    if (!row_keys(&w->rows, u->row + r, u->key, job->key_tile, &lo, &hi)) lo = hi = u->to;
-    for (int64_t n = u->from; n < lo; n++) s[n] = -INFINITY;
-    for (int64_t n = hi; n < u->to; n++) s[n] = -INFINITY;
-    vf most[NV];
-    UNROLL for (int v = 0; v < NV; v++) most[v] = v_load(s + u->from + v * VL);
-    for (int64_t n = u->from + NR; n < u->to; n += NR)
-      UNROLL for (int v = 0; v < NV; v++) most[v] = v_max(v_load(s + n + v * VL), most[v]);
-    UNROLL for (int v = 1; v < NV; v++) most[0] = v_max(most[v], most[0]);
-    top[r] = v_most(most[0]);
-    keep_pace(&w->runs, r + 1, 5 * MR);
-  }
-  w->rescale = 0;
-  for (int r = 0; r < MR; r++) {
-    top[r] = top[r] * w->c <= m[r] + SLACK ? m[r] : top[r] * w->c;  // NaN where that is
-    w->rescale |= top[r] != m[r];
-  }
-  if (!w->rescale) return;
-  for (int r = 0; r < MR; r += VL) v_store(w->factors + r, v_exp2(v_load(m + r) - v_load(top + r)));
-  for (int r = 0; r < MR; r++) {
-    if (top[r] == m[r]) w->factors[r] = 1;  // -Inf too
-    float *l = w->rows.l + (u->row + r) * VL;
-    v_store(l, v_load(l) * v_set1(w->factors[r]));
-    m[r] = top[r];
-  }
+// Scores of row r that it does not see become -Inf.
+static void mask_row(const rattn_job *job, const rattn_work *w, const rattn_unit *u, int r) {
+  float *s = u->s + r * LD;
+  int64_t lo, hi;
+  if (!row_keys(&w->rows, u->row + r, u->key, job->key_tile, &lo, &hi)) lo = hi = u->to;
+  for (int64_t n = u->from; n < lo; n += VL)
+    v_store(s + n, v_select(v_load(s + n), v_set1(-INFINITY), lo - n, hi - n));
+  for (int64_t n = hi / VL * VL; n < u->to; n += VL)
+    v_store(s + n, v_select(v_load(s + n), v_set1(-INFINITY), lo - n, hi - n));
+}
+
+// Moves the m of row r to its largest score of the unit, and its l along. The factor is
+// left for what else was summed.
+static void raise_shift(rattn_work *w, const rattn_unit *u, int r) {
+  const float *s = u->s + r * LD;
+  float *m = w->rows.m + u->row + r, *l = w->rows.l + (u->row + r) * VL;
+  vf most = v_load(s + u->from);
+  for (int64_t n = u->from; n < u->to; n += VL) most = v_max(v_load(s + n), most);
+  const float top = v_most(most) * w->c;
+  if (!(top > *m)) return;
+  // Nothing was summed before the first score.
+  const float factor = *m == -INFINITY ? 1 : exp2f(*m - top);
+  v_store(l, v_load(l) * v_set1(factor));
+  *m = top;
+  w->factors[r] = factor;
+  w->rescale |= factor != 1;
+}
+
+// p of row r and their sum. Returns the largest exponents.
+INLINE vf exponentials(const rattn_work *w, const rattn_unit *u, int r, vf *sum) {
+  const vf c = v_set1(w->c);
+  const float m = w->rows.m[u->row + r], *s = u->s + r * LD;
+  uint16_t *p = u->w + r * NR;
+  // Nothing, or scores of -Inf alone, so far: as if it saw nothing.
+  const vf shift = v_set1(m == -INFINITY ? 0 : -m);
+  vf sums[2], most[2];
+  UNROLL for (int i = 0; i < 2; i++) sums[i] = v_set1(0), most[i] = v_set1(-INFINITY);
+  for (int64_t n = u->from; n < u->to; n += NR) UNROLL for (int v = 0; v < NV; v += 2) {
+      vf x[2];
+      UNROLL for (int i = 0; i < 2; i++) {
+        x[i] = v_fma(v_load(s + n + (v + i) * VL), c, shift);
+        most[i] = v_max(x[i], most[i]);
+        x[i] = v_exp2(x[i]);
+        sums[i] = sums[i] + x[i];
+      }
+      v_store_bf16(p + n * MR + v * VL, x[0], x[1]);
+    }
+  *sum = sums[0] + sums[1];
+  return v_max(most[0], most[1]);
 }
 
 // Turns the unit's scores into p, and takes them into m and l.
 static void softmax_unit(const rattn_job *job, rattn_work *w, const rattn_unit *u) {
-  find_shift(job, w, u);
-  const vf c = v_set1(w->c);
+  w->rescale = 0;
+  for (int r = 0; r < MR; r += VL) v_store(w->factors + r, v_set1(1));
   for (int r = 0; r < MR; r++) {
-    const float m = w->rows.m[u->row + r], *s = u->s + r * LD;
     float *l = w->rows.l + (u->row + r) * VL;
-    uint16_t *p = u->w + r * NR;
-    // Nothing, or scores of -Inf alone, so far: as if it saw nothing.
-    const vf shift = v_set1(m == -INFINITY ? 0 : -m);
-    vf sum[NV];
-    UNROLL for (int v = 0; v < NV; v++) sum[v] = v_set1(0);
-    for (int64_t n = u->from; n < u->to; n += NR) UNROLL for (int v = 0; v < NV; v += 2) {
-        vf x = v_exp2(v_fma(v_load(s + n + v * VL), c, shift));
-        vf y = v_exp2(v_fma(v_load(s + n + v * VL + VL), c, shift));
-        sum[v] = sum[v] + x;
-        sum[v + 1] = sum[v + 1] + y;
-        v_store_bf16(p + n * MR + v * VL, x, y);
-      }
-    UNROLL for (int v = 1; v < NV; v++) sum[0] = sum[0] + sum[v];
-    v_store(l, v_load(l) + sum[0]);
-    keep_pace(&w->runs, MR + 4 * (r + 1), 5 * MR);
+    vf sum;
+    mask_row(job, w, u, r);
+    if (w->rows.m[u->row + r] == -INFINITY) raise_shift(w, u, r);
+    if (v_any_above(exponentials(w, u, r, &sum), SLACK)) {
+      raise_shift(w, u, r);
+      exponentials(w, u, r, &sum);
+    }
+    v_store(l, v_load(l) + sum);
+    keep_pace(&w->runs, r + 1, MR);
   }
 }
 

@@ -17,43 +17,43 @@ INLINE void transpose(float *dst, int64_t dst_row, const float *src, int64_t src
     }
 }
 
-// Panel of rows to that of the same elements as pairs.
-static void pair_rows(uint16_t *restrict pairs, const uint16_t *restrict rows) {
+// Rows of a panel, stride elements apart, to a panel of pairs.
+static void pair_rows(uint16_t *restrict pairs, const uint16_t *restrict rows, int64_t stride) {
   for (int i = 0; i < NR; i += 2)
     for (int j = 0; j < NR; j++) {
-      pairs[i * NR + 2 * j] = rows[i * NR + j];
-      pairs[i * NR + 2 * j + 1] = rows[(i + 1) * NR + j];
+      pairs[i * NR + 2 * j] = rows[i * stride + j];
+      pairs[i * NR + 2 * j + 1] = rows[(i + 1) * stride + j];
     }
 }
 
-// Panel of rows to its transpose, as pairs or as rows: two elements that are side by
+// Rows of a panel to its transpose, as pairs or as rows: two elements that are side by
 // side stay so.
-static void turn_to_pairs(uint16_t *pairs, const uint16_t *rows) {
-  transpose((float *)pairs, NR, (const float *)rows, NR / 2, NR, NR / 2);
+static void turn_to_pairs(uint16_t *pairs, const uint16_t *rows, int64_t stride) {
+  transpose((float *)pairs, NR, (const float *)rows, stride / 2, NR, NR / 2);
 }
 static void turn_rows(uint16_t *turned, const uint16_t *rows) {
   uint16_t pairs[PANEL];
-  pair_rows(pairs, rows);
+  pair_rows(pairs, rows, NR);
   transpose((float *)turned, NR / 2, (const float *)pairs, NR, NR / 2, NR);
 }
 
-// Copies a row of n elements to panels that lie stride apart, 0 past n, each with sign
-// turned over if sign is 0x8000. Returns whether any is Inf or NaN.
-static int load_row(uint16_t *panels, int64_t stride, const uint16_t *src, int64_t n, uint16_t sign) {
+// Whether any of n elements is Inf or NaN.
+static int any_odd(const uint16_t *x, int64_t n) {
   uint16_t most = 0;
-  for (; n > 0; n -= NR, src += NR, panels += stride) {
-    uint16_t row[NR] = {0};
-    if (n < NR)
-      memcpy(row, src, (size_t)n * sizeof *row);
-    else
-      memcpy(row, src, sizeof row);
-    for (int d = 0; d < NR; d++) {  // a vector or two
-      uint16_t exponent = row[d] & EXPONENT;
-      most = exponent > most ? exponent : most;
-      panels[d] = row[d] ^ (d < n ? sign : 0);
-    }
+  for (int64_t i = 0; i < n; i++) {
+    const uint16_t exponent = x[i] & EXPONENT;
+    most = exponent > most ? exponent : most;
   }
   return most == EXPONENT;
+}
+
+// Copies a row of n elements to panels that lie stride apart, 0 past n, each with sign
+// turned over if sign is 0x8000.
+static void load_row(uint16_t *panels, int64_t stride, const uint16_t *src, int64_t n, uint16_t sign) {
+  for (; n > 0; n -= NR, src += NR, panels += stride) {
+    if (n < NR) memset(panels, 0, NR * sizeof *panels);
+    for (int64_t d = 0; d < (n < NR ? n : NR); d++) panels[d] = src[d] ^ sign;
+  }
 }
 
 // Packs count keys or values of a key tile, whose elements start at `at`: as columns
@@ -62,17 +62,22 @@ static int load_row(uint16_t *panels, int64_t stride, const uint16_t *src, int64
 static int pack_keys(const rattn_job *job, uint16_t *workspace, int64_t at, int64_t count, uint16_t *columns,
                      uint16_t *rows) {
   const int64_t dim = job->shape.head_dim, token = 2 * job->shape.kv_heads * dim, width = job->width;
-  const uint16_t *kv = (const uint16_t *)job->kv + at;
   int odd = 0;
   for (int64_t n = 0; n < count; n += NR) {
-    for (int64_t i = 0; i < NR && n + i < count; i++)
-      odd |= load_row(workspace + i * NR, PANEL, kv + (n + i) * token, dim, 0);
+    const uint16_t *panels = (const uint16_t *)job->kv + at + n * token;
+    int64_t stride = token;
+    const int64_t some = count - n < NR ? count - n : NR;
+    for (int64_t i = 0; i < some; i++) odd |= any_odd(panels + i * token, dim);
+    if (some < NR || dim < width) {  // with zeros around
+      memset(workspace, 0, (size_t)(NR * width) * sizeof *workspace);
+      for (int64_t i = 0; i < some; i++)
+        memcpy(workspace + i * width, panels + i * token, (size_t)dim * sizeof *workspace);
+      panels = workspace;
+      stride = width;
+    }
     for (int64_t d = 0; d < width; d += NR) {
-      uint16_t *panel = workspace + d * NR;
-      if (count - n < NR)
-        memset(panel + (count - n) * NR, 0, (size_t)((NR - (count - n)) * NR) * sizeof *panel);
-      if (columns) turn_to_pairs(columns + n * width + d * NR, panel);
-      if (rows) pair_rows(rows + d * job->key_tile + n * NR, panel);
+      if (columns) turn_to_pairs(columns + n * width + d * NR, panels + d, stride);
+      if (rows) pair_rows(rows + d * job->key_tile + n * NR, panels + d, stride);
     }
   }
   return odd;

@@ -6,6 +6,7 @@
 //   vf, v_*        as for the f32 body
 //   v_store_bf16   stores two vectors rounded to bf16, one after the other
 //   v_store_pairs  stores them in turn: x0 y0 x1 y1 ...
+//   v_any_above    whether any element is above a number
 //   MR, NR         32
 //   NB             the most keys of a tile
 //   product_steps  some steps of a block's product
@@ -87,21 +88,20 @@ INLINE void keep_pace(rattn_runs *runs, int part, int whole) {
   if (STEPWISE) pump(runs, runs->total * part / whole);
 }
 
-// 2^x for x up to about 120: relative error 4e-7 with roundings, exactly 0 below -127
-// and for -Inf, NaN for NaN. x = n + r with |r| <= 1/2; the polynomial of degree 5 with
-// p(0) = 1 that is closest to 2^r (relative error 1e-7); 2^n by the exponent, which at
-// n = -127 leaves 0 of 1 and next to nothing of a sum.
+// 2^x for x up to about 120: relative error 3e-6, exactly 0 below -127 and for -Inf, NaN
+// for NaN. x = n + r with |r| <= 1/2; the polynomial of degree 4 with p(0) = 1 that is
+// closest to 2^r; 2^n by the exponent, which at n = -127 leaves 0 of 1 and next to
+// nothing of a sum.
 INLINE vf v_exp2(vf x) {
   // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
   const vf magic = v_set1(12582912.0f);
   x = v_max(v_set1(-127), x);
   vf t = x + magic;
   vf r = x - (t - magic);
-  vf p = v_set1(1.32647290959e-3f);
-  p = v_fma(p, r, v_set1(9.67151263984e-3f));
-  p = v_fma(p, r, v_set1(5.55073373725e-2f));
-  p = v_fma(p, r, v_set1(2.40222420855e-1f));
-  p = v_fma(p, r, v_set1(6.93146977603e-1f));
+  vf p = v_set1(9.78291905196e-3f);
+  p = v_fma(p, r, v_set1(5.59768873185e-2f));
+  p = v_fma(p, r, v_set1(2.4020711069e-1f));
+  p = v_fma(p, r, v_set1(6.93113604235e-1f));
   p = v_fma(p, r, v_set1(1));
   return v_scale_bits(p, t);
 }

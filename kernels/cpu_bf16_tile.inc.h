@@ -100,9 +100,11 @@ static int pack_tile(const rattn_job *job, const rattn_tile *t, int64_t head, co
                      uint16_t *rows, uint16_t *turned) {
   const int64_t dim = job->shape.head_dim, width = job->width, end = t->blocks * MR;
   int odd = 0;
-  for (int64_t m = 0; m < t->rows; m++)
-    odd |= load_row(rows + m * NR, t->panel, (const uint16_t *)src + tensor_row(job, t, head, m) * dim, dim,
-                    sign);
+  for (int64_t m = 0; m < t->rows; m++) {
+    const uint16_t *row = (const uint16_t *)src + tensor_row(job, t, head, m) * dim;
+    odd |= any_odd(row, dim);
+    load_row(rows + m * NR, t->panel, row, dim, sign);
+  }
   for (int64_t d = 0; d < width; d += NR) {
     uint16_t *panel = rows + d / NR * t->panel;
     memset(panel + t->rows * NR, 0, (size_t)((end - t->rows) * NR) * sizeof *panel);

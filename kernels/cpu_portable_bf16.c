@@ -40,6 +40,12 @@ INLINE void v_store_pairs(uint16_t *p, vf x, vf y) {
   }
 }
 
+INLINE int v_any_above(vf x, float limit) {
+  int any = 0;
+  for (int i = 0; i < VL; i++) any |= x[i] > limit;
+  return any;
+}
+
 INLINE void products_begin(void) {}
 INLINE void products_end(void) {}
 

@@ -16,7 +16,7 @@ typedef struct {
   void *q, *dout;
   float *acc;
   float *p, *ds;       // scores, then p; dout.v, then ds
-  float *m, *l;        // forward: running maximum and sum; backward: lse and delta
+  float *m, *l;        // forward: running maximum and sum; backward: lse (for bf16 -lse log2 e) and delta
   int32_t *lo, *hi;    // [tile_rows]: visible keys of the block of keys
   int32_t *from, *to;  // [blocks]: visible keys of the current key tile
 } rattn_tile;
