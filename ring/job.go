@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"sync"
 
 	"ringattn/segments"
 )
@@ -36,19 +37,30 @@ func NewJob(b *segments.Batch, schedule string) (*Job, error) {
 	}
 	ranks := b.Ranks()
 	j := &Job{Batch: b, Schedule: schedule, needs: make([][]need, ranks)}
+	// Most of the time of planning goes here where many documents have tokens on all
+	// ranks.
+	var all sync.WaitGroup
 	for rank := range ranks {
-		for dist := 1; dist < ranks; dist++ {
-			owner := (rank - dist + ranks) % ranks
-			spans := j.spans(owner)
-			for i, n := range j.Batch.Needs(rank, owner, spans[:]...) {
-				if n.Pairs > 0 {
-					j.needs[rank] = append(j.needs[rank], need{part(parts*owner + i), parts*(dist-1) + i + 1, n})
-				}
+		all.Go(func() { j.needs[rank] = j.solve(rank) })
+	}
+	all.Wait()
+	j.route()
+	return j, nil
+}
+
+// solve finds what a rank wants of others, by round.
+func (j *Job) solve(rank int) (needs []need) {
+	ranks := j.Ranks()
+	for dist := 1; dist < ranks; dist++ {
+		owner := (rank - dist + ranks) % ranks
+		spans := j.spans(owner)
+		for i, n := range j.Batch.Needs(rank, owner, spans[:]...) {
+			if n.Pairs > 0 {
+				needs = append(needs, need{part(parts*owner + i), parts*(dist-1) + i + 1, n})
 			}
 		}
 	}
-	j.route()
-	return j, nil
+	return needs
 }
 
 // Ranks is the number of ranks.
