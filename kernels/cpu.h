@@ -54,7 +54,7 @@ struct rattn_kernels {
   int64_t panel, key_step, key_limit;
   int64_t tile_rows;                           // rows of a tile
   int64_t tile_bytes;                          // what is packed and summed for a key tile, at most
-  int64_t cell_keys;                           // keys of a cell of the backward where rows see many
+  int64_t cell_keys;                           // keys of a cell of the backward
   int64_t element;                             // bytes of a packed element: 4 or 2
   int64_t depth;                               // packed columns are padded to a multiple of it
   int64_t (*workspace)(const rattn_job *job);  // floats that a worker needs for the job

@@ -23,7 +23,7 @@
 #define DEPTH 256
 // CPUs with AVX-512 have second-level caches of 1 MiB and more.
 #define TILE_ROWS 192
-#define CELL_KEYS 192
+#define CELL_KEYS 384
 #define TILE_BYTES (512 << 10)
 #define FMA_CHAINS 24
 

@@ -49,11 +49,8 @@ static int find_keys(rattn_job *job, int64_t tokens, char *text, size_t size) {
   return 1;
 }
 
-// Finds the keys that each row tile sees, from the first to the last, and chooses the
-// keys of a backward's cell: where rows see few keys, columns are short chains of cells,
-// and a wider cell spares loading rows again without a loss of parallel work.
+// Finds the keys that each row tile sees, from the first to the last.
 static void find_seen(rattn_job *job) {
-  int64_t sum = 0;
   for (int64_t i = 0; i < job->tiles; i++) {
     int64_t t = i * job->tile_rows / job->group;
     int64_t end = ceil_div(min64((i + 1) * job->tile_rows, job->row_count), job->group);
@@ -66,10 +63,7 @@ static void find_seen(rattn_job *job) {
     }
     job->seen[2 * i] = first;
     job->seen[2 * i + 1] = last;
-    if (first < last) sum += last - first;
   }
-  const int sparse = 8 * sum < job->tiles * (job->key_end - job->key_begin);
-  job->column_tiles = max64(1, (sparse ? 2 : 1) * job->kernels->cell_keys / job->key_tile);
 }
 
 static void begin_attention(rattn_job *job) {
@@ -88,6 +82,7 @@ static void begin_attention(rattn_job *job) {
   if (job->dout) bytes += job->depth * k->element + 2 * job->width * (int64_t)sizeof(float);
   int64_t tile = k->tile_bytes / bytes / k->key_step * k->key_step;
   job->key_tile = max64(k->key_step, min64(tile, k->key_limit));
+  job->column_tiles = max64(1, k->cell_keys / job->key_tile);
 
   // As many heads as fit with all their keys; else one, with as many keys as fit.
   int64_t need = max64(1, ceil_div(keys, job->key_tile)), tile_bytes = job->key_tile * bytes;
@@ -95,7 +90,7 @@ static void begin_attention(rattn_job *job) {
   job->block_keys = even_part(need, max64(1, job->block_bytes / tile_bytes)) * job->key_tile;
   if (job->dout && job->tiles) {  // the list of cells is to be small beside that
     int64_t columns = max64(1, job->block_bytes / 8 / (job->tiles * (int64_t)sizeof(rattn_cell)));
-    int64_t limit = columns * max64(1, k->cell_keys / job->key_tile) * job->key_tile;
+    int64_t limit = columns * job->column_tiles * job->key_tile;
     if (job->block_keys > limit) job->block_keys = limit;
   }
 
