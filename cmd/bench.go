@@ -48,8 +48,8 @@ multiply-adds that its kernels make of the dtype, measured in the same run.`,
 	f := c.Flags()
 	shape.add(f)
 	f.StringVar(&b.pass, "pass", "forward,backward", "the passes to time")
-	f.IntVar(&b.warmup, "warmup", 1, "repeats that are not timed")
-	f.IntVar(&b.repeats, "repeats", 7, "repeats that are")
+	f.IntVar(&b.warmup, "warmup", 1, "repeats before them that are not timed")
+	f.IntVar(&b.repeats, "repeats", 7, "timed repeats")
 	f.StringVar(&b.output, "output", "table", "table, or jsonl: JSON Lines as docs/bench.schema.json describes them")
 	o.override = map[string]string{}
 	o.addLayout(f, "run N ranks inside this process, without MPI")
@@ -219,7 +219,11 @@ func (r *benchReport) begin(ctx context.Context, a *attention) error {
 	}
 	fmt.Fprintf(w.out, "# %s, %s (%s)\n# transport %s\n", versionLine(), plural(w.Size(), "rank"), w.launch, meta.Transport)
 	for _, x := range ranks {
-		fmt.Fprintf(w.out, "# rank %d: %s, CPUs %s, %s, peak %.1f GFLOP/s\n", x.Rank, x.Host, x.CPUs, x.Backend, x.PeakTFLOPS*1e3)
+		peak := "not known"
+		if x.PeakTFLOPS > 0 {
+			peak = fmt.Sprintf("%.1f GFLOP/s", x.PeakTFLOPS*1e3)
+		}
+		fmt.Fprintf(w.out, "# rank %d: %s, CPUs %s, %s, peak %s\n", x.Rank, x.Host, x.CPUs, x.Backend, peak)
 	}
 	fmt.Fprintf(w.out, "# time of the slowest rank, %d repeats; FLOPs 4 x heads x head_dim x visible pairs, backward 2.5 x that\n", r.options.repeats)
 	r.table = tabwriter.NewWriter(w.out, 0, 0, 2, ' ', tabwriter.AlignRight)

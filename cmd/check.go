@@ -63,7 +63,7 @@ a tensor may be beyond four times the bound. A tensor that is beyond is marked !
 	f.StringVar(&golden, "golden", "", "folder of safetensors files that hold the right answers")
 	f.StringVar(&in, "in", "", "one safetensors file, with or without the right answers")
 	shape.add(f)
-	o.addMask(f)
+	o.addMask(f, "with --in: ")
 	o.addLayout(f, "run N ranks inside this process, without MPI")
 	o.addRuntime(f)
 	return c

@@ -44,11 +44,12 @@ func (o *options) addLayout(f *pflag.FlagSet, ranksUsage string) {
 	f.IntVar(&o.ranks, "ranks", 0, ranksUsage)
 }
 
-// addMask adds the flags that override a file's metadata.
-func (o *options) addMask(f *pflag.FlagSet) {
+// addMask adds the flags that override a file's metadata; where a command can do
+// without a file, condition says when they apply.
+func (o *options) addMask(f *pflag.FlagSet, condition string) {
 	o.override = map[string]string{}
 	for _, m := range maskFlags {
-		f.Var(overrideValue{o.override, m.key}, m.flag, m.usage)
+		f.Var(overrideValue{o.override, m.key}, m.flag, condition+m.usage)
 		if m.flag == "causal" || m.flag == "vision-bidirectional" {
 			f.Lookup(m.flag).NoOptDefVal = "true"
 		}

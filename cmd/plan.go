@@ -62,7 +62,7 @@ For up to 256 ranks the plan is proved first.`,
 	f := c.Flags()
 	f.StringVar(&in, "in", "", "plan for the masks of this file")
 	shape.add(f)
-	o.addMask(f)
+	o.addMask(f, "with --in: ")
 	o.addLayout(f, "ranks to plan for")
 	f.IntVar(&perNode, "ranks-per-node", 0, "ranks of a node, for the bytes between nodes (default: all on one)")
 	f.BoolVar(&asJSON, "json", false, "as one JSON document")

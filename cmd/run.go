@@ -50,7 +50,7 @@ dv. The output appears complete or not at all.`,
 	f.StringVar(&in, "in", "", "safetensors file with the inputs")
 	f.StringVar(&out, "out", "", "safetensors file to write")
 	f.StringVar(&outDType, "out-dtype", "", "f32: write out, dq, dk, dv as F32, whatever the input's dtype")
-	o.addMask(f)
+	o.addMask(f, "")
 	o.addLayout(f, "run N ranks inside this process, without MPI")
 	o.addRuntime(f)
 	return c

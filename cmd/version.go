@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -53,7 +54,7 @@ func newVersion() *cobra.Command {
 				{"revision", revision()},
 				{"go", runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH},
 				{"mpi", mpi.Version()},
-				{"cpu kernels", cmp.Or(strings.Join(kernels.ISAs(), ", "), "none: built without cgo")},
+				{"cpu kernels", cmp.Or(strings.Join(cpuKernels(), ", "), "none: built without cgo")},
 				{"cuda", "not built in"},
 			}
 			if asJSON {
@@ -91,4 +92,10 @@ func newMan() *cobra.Command {
 			return doc.GenManTree(c.Root(), &doc.GenManHeader{Title: "RINGATTN", Section: "1", Source: versionLine()}, args[0])
 		},
 	}
+}
+
+// cpuKernels names the instruction sets that this CPU has kernels for, best first,
+// without what only tests use.
+func cpuKernels() []string {
+	return slices.DeleteFunc(kernels.ISAs(), func(isa string) bool { return isa == "portable-bf16" })
 }
