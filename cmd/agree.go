@@ -55,7 +55,7 @@ func (w *world) agree(ctx context.Context, facts ...fact) error {
 func (w *world) agreeShapes(ctx context.Context, shapes []cases.Shape, more ...fact) error {
 	var text []string
 	for _, s := range shapes {
-		text = append(text, fmt.Sprint(s.Name, s.Batch, s.Tokens, s.Heads, s.KVHeads, s.HeadDim, s.DType, s.Scale))
+		text = append(text, fmt.Sprintf("%s, %d x %d tokens, heads %d/%d, head_dim %d, %v, scale %v", s.Name, s.Batch, s.Tokens, s.Heads, s.KVHeads, s.HeadDim, s.DType, s.Scale))
 	}
 	return w.agree(ctx, append(more, fact{"the shapes", strings.Join(text, "; ")})...)
 }

@@ -76,6 +76,8 @@ func (b *benchOptions) validate() error {
 		}
 	}
 	switch {
+	case len(b.passes) > 2 || len(b.passes) == 2 && b.passes[0] == b.passes[1]:
+		return usageError("--pass is %q, want forward, backward or both, each once", b.pass)
 	case b.warmup < 0:
 		return usageError("--warmup is %d, want at least 0", b.warmup)
 	case b.repeats < 1:
@@ -104,7 +106,8 @@ type benchRank struct {
 
 // bench times the shapes, one after another.
 func (w *world) bench(ctx context.Context, b *benchOptions, shapes []cases.Shape) error {
-	if err := w.agreeShapes(ctx, shapes, fact{"--pass", b.pass}, fact{"--warmup", fmt.Sprint(b.warmup)}, fact{"--repeats", fmt.Sprint(b.repeats)}); err != nil {
+	if err := w.agreeShapes(ctx, shapes, fact{"--pass", b.pass}, fact{"--warmup", fmt.Sprint(b.warmup)}, fact{"--repeats", fmt.Sprint(b.repeats)},
+		fact{"--output", b.output}); err != nil {
 		return err
 	}
 	r := benchReport{world: w, options: b}
@@ -131,6 +134,11 @@ func (w *world) bench(ctx context.Context, b *benchOptions, shapes []cases.Shape
 			return err
 		}
 		wrong = wrong || len(failed) > 0
+		for _, text := range failed {
+			if w.Rank() == 0 {
+				w.log.Error().Msgf("%s: %s", shapes[i].Name, text)
+			}
+		}
 		for _, p := range b.passes {
 			stats, err := a.time(ctx, p, b, len(failed) == 0)
 			if err != nil {
@@ -192,15 +200,21 @@ func (r *benchReport) begin(ctx context.Context, a *attention) error {
 	if err := w.Barrier(ctx); err != nil {
 		return err
 	}
-	if w.options.backend != "ref" {
+	// Threads that share a CPU would each be measured while they have it to themselves.
+	if w.options.backend != "ref" && w.crowded == "" {
 		r.mine.PeakTFLOPS = kernels.PeakFLOPS(w.threads, os.Getenv("RINGATTN_TEST_ISA"), a.shape.DType) / 1e12
 	}
 	ranks, err := gatherAll(ctx, w, r.mine)
 	if err != nil || w.Rank() != 0 {
 		return err
 	}
+	known := true
 	for _, x := range ranks {
 		r.peak += x.PeakTFLOPS * 1e12 / float64(len(ranks))
+		known = known && x.PeakTFLOPS > 0
+	}
+	if !known {
+		r.peak = 0
 	}
 	meta := metaRecord{
 		Type: "meta", Version: version, Revision: revision(), MPI: mpi.Version(), Launch: w.launch, Transport: w.Describe(),

@@ -21,7 +21,7 @@ type rankRecord struct {
 	CPUs       string  `json:"cpus"`
 	Threads    int     `json:"threads"`
 	Backend    string  `json:"backend"`
-	PeakTFLOPS float64 `json:"peak_tflops"` // multiply-adds of the dtype alone; 0: not known
+	PeakTFLOPS float64 `json:"peak_tflops"` // multiply-adds alone, as the kernels make them of the dtype; 0: not known
 }
 
 // resultKey says what was timed; samples and results have it.

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"math"
 	"os"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -131,6 +133,14 @@ func TestBenchRecords(t *testing.T) {
 	}
 	if counts["meta"] != 1 || counts["rank"] != 2 || counts["result"] != 8 || counts["sample"] != 24 {
 		t.Errorf("records: %v", counts)
+	}
+}
+
+// Threads that share a CPU have no peak that could be measured.
+func TestBenchCrowded(t *testing.T) {
+	out, code, err := execute("bench", "--ranks", "1", "--threads", strconv.Itoa(runtime.NumCPU()+1), "--seq", "50", "--repeats", "1", "--pass", "forward", "--output", "jsonl", "--log-level", "error")
+	if code != exitOK || !strings.Contains(out, `"peak_tflops":0}`) || !strings.Contains(out, `"peak_fraction":null`) {
+		t.Errorf("exit %d: %v\n%s", code, err, out)
 	}
 }
 

@@ -224,3 +224,16 @@ func TestScoresThatOverflow(t *testing.T) {
 		}
 	}
 }
+
+// Kernels that round p and ds to bf16 keep every row of the gradients in bounds where few
+// keys have most of the weight, over one chunk and over several.
+func TestRoundedRows(t *testing.T) {
+	t.Setenv("RINGATTN_TEST_ISA", "portable-bf16")
+	for _, ranks := range []string{"1", "2"} {
+		out, code, err := execute("check", "--ranks", ranks, "--threads", "1", "--seq", "400", "--heads", "4/2", "--head-dim", "80",
+			"--dtype", "bf16", "--mask", "causal", "--mask", "window:9", "--mask", "window:40", "--log-level", "error")
+		if code != exitOK {
+			t.Errorf("%s ranks: exit %d: %v\n%s", ranks, code, err, out)
+		}
+	}
+}

@@ -36,6 +36,8 @@ type world struct {
 	shared  bool        // all ranks are one process
 	threads int
 	why     string // where threads comes from
+	divided bool   // from the CPUs
+	crowded string // what crowding says
 }
 
 // inMPI is set while MPI runs: errors must then end the whole job.
@@ -206,16 +208,16 @@ func (w *world) run(ctx context.Context, out io.Writer, body func(context.Contex
 		return err
 	}
 	w.log.Debug().Str("launch", w.launch).Str("cpus", formatList(w.host.CPUs)).Int("threads", w.threads).Str("why", w.why).Msg("up")
-	if n := w.threads * w.sharers(); w.Rank() == 0 && n > w.host.CPULimit {
-		w.log.Warn().Msgf("%s of %s share %s: kernels and exchange will wait for each other",
-			plural(n, "thread"), plural(w.sharers(), "rank"), plural(w.host.CPULimit, "CPU"))
+	w.crowded = w.crowding()
+	if w.Rank() == 0 && w.crowded != "" {
+		w.log.Warn().Msg(w.crowded)
 	}
 	return body(ctx, w)
 }
 
 // chooseThreads finds how many threads the rank computes with.
 func (w *world) chooseThreads() error {
-	share := w.sharers()
+	share := w.sharers(w.Rank())
 	if w.options.threads > 0 {
 		w.threads, w.why = w.options.threads, "--threads"
 		return nil
@@ -233,20 +235,56 @@ func (w *world) chooseThreads() error {
 		w.threads, w.why = n, name
 		return nil
 	}
-	w.threads, w.why = max(1, w.host.CPULimit/share), fmt.Sprintf("%s, shared by %s", plural(w.host.CPULimit, "allowed CPU"), plural(share, "rank"))
+	w.threads, w.why = w.host.threads(share), fmt.Sprintf("%s, shared by %s", plural(w.host.CPULimit, "allowed CPU"), plural(share, "rank"))
+	w.divided = true
 	return nil
 }
 
-// sharers counts the ranks, this one included, whose CPUs overlap with this
-// one's.
-func (w *world) sharers() int {
+// threads is a rank's part of its CPUs where share ranks, it among them, have them.
+func (h *hostFacts) threads(share int) int { return max(1, h.CPULimit/share) }
+
+// overlaps tells whether two ranks share a CPU.
+func (h *hostFacts) overlaps(o *hostFacts) bool {
+	return h.Host == o.Host && slices.ContainsFunc(h.CPUs, func(c int) bool { return slices.Contains(o.CPUs, c) })
+}
+
+// sharers counts the ranks, r included, whose CPUs overlap with those of rank r.
+func (w *world) sharers(r int) int {
 	n := 0
-	for _, h := range w.hosts {
-		if h.Host == w.host.Host && slices.ContainsFunc(h.CPUs, func(c int) bool { return slices.Contains(w.host.CPUs, c) }) {
+	for i := range w.hosts {
+		if w.hosts[i].overlaps(&w.hosts[r]) {
 			n++
 		}
 	}
 	return max(n, 1)
+}
+
+// crowding says which ranks have fewer CPUs than they and those that share them have
+// threads, "" if there are none. A number of threads that is given is taken to be that of
+// all ranks.
+func (w *world) crowding() string {
+	first, crowded := "", 0
+	for r := range w.hosts {
+		h, share := &w.hosts[r], w.sharers(r)
+		threads := w.threads
+		if w.divided {
+			threads = h.threads(share)
+		}
+		if threads*share <= h.CPULimit {
+			continue
+		}
+		if crowded++; crowded == 1 {
+			first = fmt.Sprintf("rank %d: %s of %s share %s (%s of %s)", r, plural(threads*share, "thread"), plural(share, "rank"),
+				plural(h.CPULimit, "CPU"), formatList(h.CPUs), h.Host)
+		}
+	}
+	switch {
+	case crowded == 0:
+		return ""
+	case crowded > 1:
+		first += fmt.Sprintf("; so it is for %s in all", plural(crowded, "rank"))
+	}
+	return first + ": kernels and exchange will wait for each other"
 }
 
 // openBackend opens what computes on this rank.

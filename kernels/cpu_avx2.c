@@ -39,11 +39,8 @@ INLINE vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 INLINE vf v_zero_below(vf x, vf limit, vf y) {
   return _mm256_andnot_ps(_mm256_cmp_ps(x, limit, _CMP_LT_OQ), y);
 }
-// v_scale_bits adds the low bits of n's pattern to the exponent of x.
-INLINE vf v_scale_bits(vf x, vf n) {
-  __m256i shifted = _mm256_slli_epi32(_mm256_castps_si256(n), 23);
-  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), shifted));
-}
+// v_pow2 is 2^n for an x whose pattern's low bits are n + 127, -127 <= n < 128.
+INLINE vf v_pow2(vf x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 23)); }
 INLINE vf v_from_bf16(const uint16_t *p) {
   __m256i x = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
   return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));

@@ -17,11 +17,8 @@ INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 INLINE vf v_zero_below(vf x, vf limit, vf y) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLT_UQ), y);
 }
-// v_scale_bits adds the low bits of n's pattern to the exponent of x.
-INLINE vf v_scale_bits(vf x, vf n) {
-  __m512i shifted = _mm512_slli_epi32(_mm512_castps_si512(n), 23);
-  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), shifted));
-}
+// v_pow2 is 2^n for an x whose pattern's low bits are n + 127, -127 <= n < 128.
+INLINE vf v_pow2(vf x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 23)); }
 INLINE vf v_from_bf16(const uint16_t *p) {
   __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
   return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));

@@ -12,6 +12,9 @@ INLINE void v_store_pairs(uint16_t *p, vf x, vf y) {
                                       6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   _mm512_storeu_si512(p, _mm512_permutexvar_epi16(at, (__m512i)_mm512_cvtne2ps_pbh(y, x)));
 }
+INLINE vf v_add_bf16(vf sum, const uint16_t *p) {
+  return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_loadu_si512(p), (__m512bh)_mm512_set1_epi16(0x3f80));
+}
 INLINE int v_any_above(vf x, float limit) { return _mm512_cmp_ps_mask(x, v_set1(limit), _CMP_GT_OQ) != 0; }
 
 #endif

@@ -1,6 +1,8 @@
 // cpu_bf16_forward.inc.h: attention of a tile of rows against a block of keys, as
-// cpu_forward.inc.h, with p rounded to bf16 before its product with v; l sums the p that
-// are not rounded.
+// cpu_forward.inc.h, with p rounded to bf16 before its product with v. l sums the p twice:
+// as they are, for lse, and as rounded, for out. So the rounding of the one key that a row
+// heeds most cancels, and out . dout agrees with dout . v, from which it is subtracted in
+// the backward.
 //
 // Exponents are of 2: p = 2^(c s - m), c = scale log2 e. m is no smaller than a row's
 // largest c s less SLACK, so that what was summed is seldom scaled again; l and acc bear
@@ -31,27 +33,27 @@ static void mask_row(const rattn_job *job, const rattn_work *w, const rattn_unit
 // left for what else was summed.
 static void raise_shift(rattn_work *w, const rattn_unit *u, int r) {
   const float *s = u->s + r * LD;
-  float *m = w->rows.m + u->row + r, *l = w->rows.l + (u->row + r) * VL;
+  float *m = w->rows.m + u->row + r, *l = w->rows.l + (u->row + r) * 2 * VL;
   vf most = v_load(s + u->from);
   for (int64_t n = u->from; n < u->to; n += VL) most = v_max(v_load(s + n), most);
   const float top = v_most(most) * w->c;
   if (!(top > *m)) return;
   // Nothing was summed before the first score.
   const float factor = *m == -INFINITY ? 1 : exp2f(*m - top);
-  v_store(l, v_load(l) * v_set1(factor));
+  for (int i = 0; i < 2 * VL; i += VL) v_store(l + i, v_load(l + i) * v_set1(factor));
   *m = top;
   w->factors[r] = factor;
   w->rescale |= factor != 1;
 }
 
-// p of row r and their sum. Returns the largest exponents.
-INLINE vf exponentials(const rattn_work *w, const rattn_unit *u, int r, vf *sum) {
+// p of row r and their sums, not rounded and rounded. Returns the largest exponents.
+INLINE vf exponentials(const rattn_work *w, const rattn_unit *u, int r, vf sum[2]) {
   const vf c = v_set1(w->c);
   const float m = w->rows.m[u->row + r], *s = u->s + r * LD;
   uint16_t *p = u->w + r * NR;
   // Nothing, or scores of -Inf alone, so far: as if it saw nothing.
   const vf shift = v_set1(m == -INFINITY ? 0 : -m);
-  vf sums[2], most[2];
+  vf sums[2], most[2], rounded = v_set1(0);
   UNROLL for (int i = 0; i < 2; i++) sums[i] = v_set1(0), most[i] = v_set1(-INFINITY);
   for (int64_t n = u->from; n < u->to; n += NR) UNROLL for (int v = 0; v < NV; v += 2) {
       vf x[2];
@@ -62,8 +64,10 @@ INLINE vf exponentials(const rattn_work *w, const rattn_unit *u, int r, vf *sum)
         sums[i] = sums[i] + x[i];
       }
       v_store_bf16(p + n * MR + v * VL, x[0], x[1]);
+      rounded = v_add_bf16(rounded, p + n * MR + v * VL);
     }
-  *sum = sums[0] + sums[1];
+  sum[0] = sums[0] + sums[1];
+  sum[1] = rounded;
   return v_max(most[0], most[1]);
 }
 
@@ -72,15 +76,15 @@ static void softmax_unit(const rattn_job *job, rattn_work *w, const rattn_unit *
   w->rescale = 0;
   for (int r = 0; r < MR; r += VL) v_store(w->factors + r, v_set1(1));
   for (int r = 0; r < MR; r++) {
-    float *l = w->rows.l + (u->row + r) * VL;
-    vf sum;
+    float *l = w->rows.l + (u->row + r) * 2 * VL;
+    vf sum[2];
     mask_row(job, w, u, r);
     if (w->rows.m[u->row + r] == -INFINITY) raise_shift(w, u, r);
-    if (v_any_above(exponentials(w, u, r, &sum), SLACK)) {
+    if (v_any_above(exponentials(w, u, r, sum), SLACK)) {
       raise_shift(w, u, r);
-      exponentials(w, u, r, &sum);
+      exponentials(w, u, r, sum);
     }
-    v_store(l, v_load(l) + sum);
+    for (int i = 0; i < 2; i++) v_store(l + i * VL, v_load(l + i * VL) + sum[i]);
     keep_pace(&w->runs, r + 1, MR);
   }
 }
@@ -101,9 +105,9 @@ static void rescale(const rattn_job *job, rattn_work *w, const rattn_unit *u) {
 static void load_running(const rattn_job *job, rattn_tile *t, int64_t head, int64_t m) {
   const rattn_forward_args *a = &job->op.forward;
   const int64_t dim = job->shape.head_dim;
-  float *acc = t->acc + m * NR, *l = t->l + m * VL;
+  float *acc = t->acc + m * NR, *l = t->l + m * 2 * VL;
   t->m[m] = -INFINITY;
-  memset(l, 0, VL * sizeof(float));
+  memset(l, 0, 2 * VL * sizeof(float));
   for (int64_t d = 0; d < job->width; d += NR) memset(acc + d / NR * t->panel, 0, NR * sizeof(float));
   if (m >= t->rows || (job->first && job->first_block)) return;
   const int64_t row = tensor_row(job, t, head, m);
@@ -111,19 +115,20 @@ static void load_running(const rattn_job *job, rattn_tile *t, int64_t head, int6
   const double x = a->lse[row] * LOG2_E;
   t->m[m] = (float)x;
   // 1, but for what m lost in rounding; of scores above 1e8 nothing is left to know.
-  l[0] = (float)exp2(fmin(fmax(x - (double)t->m[m], -SLACK), SLACK));
+  l[0] = l[VL] = (float)exp2(fmin(fmax(x - (double)t->m[m], -SLACK), SLACK));
   for (int64_t d = 0; d < dim; d += NR, acc += t->panel)
     for (int64_t i = 0; i < NR && d + i < dim; i++) acc[i] = l[0] * a->out[row * dim + d + i];
 }
 
-// Writes row m: out = acc / l, lse = ln 2^m l.
+// Writes row m: out = acc / l of rounded p, lse = ln 2^m l.
 static void store_running(const rattn_job *job, const rattn_tile *t, int64_t head, int64_t m) {
   const rattn_forward_args *a = &job->op.forward;
   const int64_t dim = job->shape.head_dim, row = tensor_row(job, t, head, m);
   float *out = a->out + row * dim;
-  const float l = t->lo[m] < t->hi[m] ? v_sum(v_load(t->l + m * VL)) : 0;
+  const float *sums = t->l + m * 2 * VL;
+  const float l = t->lo[m] < t->hi[m] ? v_sum(v_load(sums)) : 0;
   if (l != 0) {
-    add_panels(out, t->acc + m * NR, t->panel, dim, 1 / l, 0);
+    add_panels(out, t->acc + m * NR, t->panel, dim, 1 / v_sum(v_load(sums + VL)), 0);
     a->lse[row] = (float)((double)t->m[m] * LN_2 + log((double)l));
   } else if (job->first && job->first_block) {
     memset(out, 0, (size_t)dim * sizeof(float));

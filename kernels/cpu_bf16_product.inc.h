@@ -6,6 +6,7 @@
 //   vf, v_*        as for the f32 body
 //   v_store_bf16   stores two vectors rounded to bf16, one after the other
 //   v_store_pairs  stores them in turn: x0 y0 x1 y1 ...
+//   v_add_bf16     adds two vectors' worth of bf16 in memory to a vector
 //   v_any_above    whether any element is above a number
 //   MR, NR         32
 //   NB             the most keys of a tile
@@ -90,11 +91,12 @@ INLINE void keep_pace(rattn_runs *runs, int part, int whole) {
 
 // 2^x for x up to about 120: relative error 3e-6, exactly 0 below -127 and for -Inf, NaN
 // for NaN. x = n + r with |r| <= 1/2; the polynomial of degree 4 with p(0) = 1 that is
-// closest to 2^r; 2^n by the exponent, which at n = -127 leaves 0 of 1 and next to
-// nothing of a sum.
+// closest to 2^r; times 2^n, which is 0 at n = -127, and not by the exponent, which
+// would make numbers of a NaN.
 INLINE vf v_exp2(vf x) {
-  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
-  const vf magic = v_set1(12582912.0f);
+  // Adding 1.5 * 2^23 + 127 rounds to an integer and leaves it, as an exponent of 2^n, in
+  // the low bits.
+  const vf magic = v_set1(12583039.0f);
   x = v_max(v_set1(-127), x);
   vf t = x + magic;
   vf r = x - (t - magic);
@@ -103,7 +105,7 @@ INLINE vf v_exp2(vf x) {
   p = v_fma(p, r, v_set1(2.4020711069e-1f));
   p = v_fma(p, r, v_set1(6.93113604235e-1f));
   p = v_fma(p, r, v_set1(1));
-  return v_scale_bits(p, t);
+  return p * v_pow2(t);
 }
 
 #define LOG2_E 1.4426950408889634

@@ -30,8 +30,8 @@ typedef struct {
   int turn;       // of the two units that are in hand, the next takes these buffers
   uint16_t *w;    // [2][key_tile / NR] panels: those units' w
 
-  // Forward: rows.l is [tile_rows][VL], parts of the sum; factors [MR] for what a
-  // unit's rows have summed so far.
+  // Forward: rows.l is [tile_rows][2][VL], parts of the sums of p, and of p as rounded;
+  // factors [MR] for what a unit's rows have summed so far.
   float *factors;
   int rescale;  // some factor is not 1
 
@@ -56,7 +56,7 @@ static int64_t lay_out(const rattn_job *job, float *base, rattn_work *w) {
   t->acc = take(base, &used, rows * width);
   t->p = take(base, &used, 2 * MR * LD);
   t->m = take(base, &used, rows);
-  t->l = take(base, &used, job->dout ? rows : rows * VL);
+  t->l = take(base, &used, job->dout ? rows : rows * 2 * VL);
   t->lo = (int32_t *)take(base, &used, rows);
   t->hi = (int32_t *)take(base, &used, rows);
   t->from = (int32_t *)take(base, &used, rows / MR);

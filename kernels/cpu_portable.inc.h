@@ -22,11 +22,11 @@ INLINE vf v_max(vf a, vf b) {
 }
 // v_zero_below is 0 where x < limit, else y (also where x is NaN).
 INLINE vf v_zero_below(vf x, vf limit, vf y) { return (vf)(~(x < limit) & (vi)y); }
-// v_scale_bits adds the low bits of n's pattern to the exponent of x.
-INLINE vf v_scale_bits(vf x, vf n) {
+// v_pow2 is 2^n for an x whose pattern's low bits are n + 127, -127 <= n < 128.
+INLINE vf v_pow2(vf x) {
   // Shifted as unsigned: the sign bit may be lost.
   typedef uint32_t vu __attribute__((vector_size(16)));
-  return (vf)((vu)x + ((vu)n << 23));
+  return (vf)((vu)x << 23);
 }
 INLINE float float_of(uint32_t bits) {
   float x;

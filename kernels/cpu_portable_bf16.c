@@ -57,6 +57,12 @@ INLINE void split_pairs(const uint16_t *p, vf *x, vf *y) {
   *y = (vf)(pairs & 0xffff0000);
 }
 
+INLINE vf v_add_bf16(vf sum, const uint16_t *p) {
+  vf x, y;
+  split_pairs(p, &x, &y);
+  return sum + (x + y);
+}
+
 // n steps of a product of 32 x 32: A's panels lie a_step apart. It starts from 0 if
 // zero, else from what is at c.
 static void product_steps(const uint16_t *a, int64_t a_step, const uint16_t *b, int64_t n, float *c,

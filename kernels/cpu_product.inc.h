@@ -87,13 +87,14 @@ static void add_row(float w, const float *b, int64_t b_panel, float *c, int64_t 
     for (int v = 0; v < NR; v += VL) v_store(c + v, v_fma(wv, v_load(b + v), v_load(c + v)));
 }
 
-// exp(x) for x up to about 80: 1 ulp, exactly 0 below -87 and for -Inf, NaN for NaN.
+// exp(x) for x up to about 80: 1 ulp, exactly 0 below -86.5 and for -Inf, NaN for NaN.
 // x = n ln 2 + r with |r| <= ln 2 / 2, ln 2 in two parts so that n times the first
 // is exact; the polynomial of degree 6 with p(0) = p'(0) = 1 that is closest to exp r
-// (relative error 3e-9); 2^n by the exponent.
+// (relative error 3e-9); times 2^n, not by the exponent, which would make numbers of a NaN.
 INLINE vf v_exp(vf x) {
-  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
-  const vf magic = v_set1(12582912.0f);
+  // Adding 1.5 * 2^23 + 127 rounds to an integer and leaves it, as an exponent of 2^n, in
+  // the low bits.
+  const vf magic = v_set1(12583039.0f);
   vf t = v_fma(x, v_set1(1.44269504088896341f), magic);
   vf n = t - magic;
   vf r = v_fma(n, v_set1(-0.693359375f), x);
@@ -105,7 +106,7 @@ INLINE vf v_exp(vf x) {
   p = v_fma(p, r, v_set1(4.9999994040e-1f));
   p = v_fma(p, r, v_set1(1));
   p = v_fma(p, r, v_set1(1));
-  return v_zero_below(x, v_set1(-87), v_scale_bits(p, t));
+  return v_zero_below(x, v_set1(-86.5f), p * v_pow2(t));
 }
 
 // FMAs at the rate that the CPU can sustain: enough independent chains to cover

@@ -3,8 +3,10 @@
 package kernels
 
 import (
+	"errors"
 	"math"
 	"testing"
+	"unsafe"
 
 	"ringattn/ring"
 )
@@ -83,4 +85,42 @@ func TestErrors(t *testing.T) {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	j.free()
+}
+
+// The kernels' exp is within 2 units of the last place of float32. With scores 0 and x, x
+// < -17, and values 0 and 1 out is exp x / (1 + exp x), which is exp x to half a unit;
+// and this stretch has all of the range that exp x is reduced to.
+func TestExponential(t *testing.T) {
+	const n = 4096
+	s := ring.Shape{DType: ring.F32, Heads: 1, KVHeads: 1, HeadDim: 1, Scale: 1}
+	for _, isa := range ISAs() {
+		if isa == "portable-bf16" {
+			continue // f32 is portable's there
+		}
+		backend, err := CPU(1, isa)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j := newBenchJob(t, backend, s, n, func(int) (lo, hi int) { return 0, 2 })
+		q := unsafe.Slice((*float32)(j.t.Q), n)
+		copy(unsafe.Slice((*float32)(j.chunk.KV), 4), []float32{0, 0, 1, 1}) // k, v of two tokens
+		for i := range q {
+			q[i] = float32(-17.5 - 68*float64(i)/n)
+		}
+		if err := errors.Join(backend.Forward(s, &j.t, j.chunk, j.rows, true), backend.Sync()); err != nil {
+			t.Fatal(err)
+		}
+		worst := 0.0
+		for i, got := range unsafe.Slice((*float32)(j.t.Out), n) {
+			want := math.Exp(float64(q[i]))
+			_, exponent := math.Frexp(want)
+			worst = max(worst, math.Abs(float64(got)-want)/math.Ldexp(1, exponent-24))
+		}
+		if !(worst <= 2) {
+			t.Errorf("%s: exp is off by %.3g units of the last place", isa, worst)
+		}
+		t.Logf("%s: %.3g", isa, worst)
+		j.free()
+		backend.Close()
+	}
 }

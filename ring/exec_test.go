@@ -223,6 +223,26 @@ func same(a, b result) bool {
 	return true
 }
 
+// near tells whether two results differ by rounding alone: by 2^-20 of a tensor's largest
+// number, where the reference rounds to 2^-24 after each step.
+func near(a, b result) bool {
+	for name := range a {
+		top := 0.0
+		for _, x := range a[name] {
+			if x := math.Abs(float64(x)); x > top && !math.IsInf(x, 0) {
+				top = x
+			}
+		}
+		for i := range a[name] {
+			x, y := float64(a[name][i]), float64(b[name][i])
+			if x != y && !(math.Abs(x-y) <= math.Ldexp(top, -20)) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // A lost message is an error that names the rank, the step and the peer.
 func TestLostMessagesEndInTime(t *testing.T) {
 	job := mustJob(t, segments.Contiguous(12, 3), segments.Mask{Rows: []segments.Row{segments.SingleDocument(12)}})
@@ -269,7 +289,8 @@ func TestAStoppedRankIsNamed(t *testing.T) {
 }
 
 // A plan with two neighbouring steps exchanged either fails Check or gives the
-// same bits, however late messages are.
+// same bits, however late messages are; but the same to rounding where both add to the
+// same sums.
 func TestExchangedStepsFailOrChangeNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		job, err := ring.NewJob(segmentstest.Batch(t, 20, 5), "ring")
@@ -302,7 +323,11 @@ func TestExchangedStepsFailOrChangeNothing(t *testing.T) {
 		if err := errors.Join(errs...); err != nil {
 			t.Fatalf("%v and %v exchanged: %v", steps[i+1], steps[i], err)
 		}
-		if !same(want, got) {
+		alike := same
+		if steps[i].Op == ring.Attend && steps[i+1].Op == ring.Attend {
+			alike = near
+		}
+		if !alike(want, got) {
 			t.Fatalf("%v and %v exchanged: Check passes, and the result differs", steps[i+1], steps[i])
 		}
 	})

@@ -290,35 +290,51 @@ func testIsolation(t *testing.T, b ring.Backend) {
 	}
 }
 
-// testNotANumber: a query that is NaN gives NaN, wherever its keys are in a tile of
-// others; one whose scores are all -Inf sees nothing and has no gradient, whatever its
-// values.
+// testNotANumber: a query or a key that is NaN, whatever its bits, gives NaN to who sees
+// it, wherever its keys are in a tile of others; a query whose scores are all -Inf sees
+// nothing and has no gradient, whatever its values.
 func testNotANumber(t *testing.T, b ring.Backend) {
+	// In float32 7fc00000, 7fc00001 and ffffffff.
+	nans := []float64{math.NaN(), math.Float64frombits(0x7ff8000020000000), math.Float64frombits(0xffffffffe0000000)}
 	for dtype := range ring.DType(3) {
 		config := config{dtype: dtype, heads: 1, kvHeads: 1, dim: 8, queries: 2, keys: 250, chunks: 1}
-		p := newProblem(config)
-		p.intervals = []interval{{0, 250}, {200, 250}}
-		for d := range 8 {
-			p.q[8+d] = math.NaN()
-		}
-		got := p.run(t, b, p.order(0))
-		for d := range 8 {
-			if x, y := float64(got.out[d]), float64(got.out[8+d]); math.IsNaN(x) || !math.IsNaN(y) {
-				t.Errorf("%v: out is %v, and %v of a query that is NaN", dtype, x, y)
+		for _, nan := range nans {
+			for _, part := range []string{"query", "key"} {
+				p := newProblem(config)
+				p.intervals = []interval{{0, 250}, {200, 250}}
+				bad, good := 1, 0 // rows
+				x := p.q[8:]
+				if part == "key" {
+					bad, good = 0, 1
+					x = p.k[199*8:]
+				}
+				for d := range 8 {
+					x[d] = nan
+				}
+				got := p.run(t, b, p.order(0))
+				for d := range 8 {
+					if x, y := float64(got.out[good*8+d]), float64(got.out[bad*8+d]); math.IsNaN(x) || !math.IsNaN(y) {
+						t.Errorf("%v: out is %v, and %v with a %s of %x", dtype, x, y, part, math.Float64bits(nan))
+					}
+				}
+				if x, y := float64(got.lse[good]), float64(got.lse[bad]); math.IsNaN(x) || !math.IsNaN(y) {
+					t.Errorf("%v: lse is %v, and %v with a %s of %x", dtype, x, y, part, math.Float64bits(nan))
+				}
+				// dq of the row that sees the NaN, dk of the key that is one.
+				if x, y := float64(got.dq[bad*8]), float64(got.dk[199*8]); !math.IsNaN(x) || part == "key" && !math.IsNaN(y) {
+					t.Errorf("%v: dq is %v and dk %v with a %s of %x", dtype, x, y, part, math.Float64bits(nan))
+				}
 			}
 		}
-		if x, y := float64(got.lse[0]), float64(got.lse[1]); math.IsNaN(x) || !math.IsNaN(y) {
-			t.Errorf("%v: lse is %v, and %v of a query that is NaN", dtype, x, y)
-		}
 
-		p = newProblem(config)
+		p := newProblem(config)
 		for i := range p.q {
 			p.q[i] = math.Inf(1)
 		}
 		for i := range p.k {
 			p.k[i] = -1
 		}
-		got = p.run(t, b, p.order(0))
+		got := p.run(t, b, p.order(0))
 		for _, x := range slices.Concat(got.out, got.dq, got.dk, got.dv) {
 			if x != 0 {
 				t.Errorf("%v: scores of -Inf alone give %v, want 0", dtype, x)
