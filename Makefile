@@ -5,39 +5,70 @@ MPICC ?= $(shell command -v mpicc >/dev/null 2>&1 && echo mpicc)
 MPICC := $(MPICC)
 # The launcher that belongs to it: mpirun beside mpicc, mpirun.mpich beside mpicc.mpich.
 MPIRUN ?= $(if $(findstring mpicc,$(MPICC)),$(subst mpicc,mpirun,$(firstword $(MPICC))),$(if $(MPICC),mpirun))
+# The CUDA compiler: nvcc on PATH, or in CUDA_HOME. CUDA=no leaves CUDA out, CUDA=yes
+# does not go without.
+CUDA ?= auto
+NVCC ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard $(addsuffix /bin/nvcc,$(CUDA_HOME))))
+NVCC := $(if $(filter no,$(CUDA)),,$(NVCC))
 BIN     ?= bin/ringattn
 VERSION ?= 0.1.0-dev
 PREFIX  ?= /usr/local
 DESTDIR ?=
 GO      ?= go
 
-TAGS   := $(if $(MPICC),mpi)
-WITH   := scripts/mpi-env.sh '$(MPICC)'
+EMPTY  :=
+COMMA  := ,
+TAGS   := $(subst $(EMPTY) $(EMPTY),$(COMMA),$(strip $(if $(MPICC),mpi) $(if $(NVCC),cuda)))
+WITH   := scripts/mpi-env.sh '$(MPICC)' scripts/cuda-env.sh '$(NVCC)'
+ARCHIVE := cu/build/libringattn_cuda.a
 # The revision goes into the binary where git can tell it; a clone that belongs
 # to somebody else, or a tarball, has none.
 VCS    := $(if $(shell git rev-parse --verify HEAD 2>/dev/null),auto,false)
-BUILD  := $(GO) build -trimpath -buildvcs=$(VCS) -tags '$(TAGS)' -ldflags '-X ringattn/cmd.version=$(VERSION)'
+# The archive's digest is in the flags, else Go would not link anew for a changed one.
+BUILD  := $(GO) build -trimpath -buildvcs=$(VCS) -tags '$(TAGS)' -ldflags "-X ringattn/cmd.version=$(VERSION)\
+	$(if $(NVCC),-X ringattn/kernels.archive=$$(sha256sum $(ARCHIVE) | cut -c 1-12))"
 # setup may have brought MPI, so what there is is looked up again after it.
 AGAIN  := $(MAKE) --no-print-directory
 RUN    := MPIRUN='$(MPIRUN)' scripts
 # Built from source, once; it brings gofumpt v0.12.0 with it.
 LINT        := build/tools/golangci-lint
 LINT_MODULE := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
-C_FILES      = $(wildcard */*.c */*.h */*.cu */*.cuh)
+C_FILES      = $(wildcard */*.c */*.h */*.cu */*.cuh */*/*.c)
 SHELL_FILES  = .ci/run $(wildcard scripts/*.sh */*.sh hostfiles/*.sbatch)
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all setup demo demo-run test test-run unit mpi-test e2e slurm-test lint race fuzz fmt \
+.PHONY: all cuda-kernels cuda-test setup demo demo-run test test-run unit mpi-test device-test e2e slurm-test lint race fuzz fmt \
 	man completions install dist clean info help
 
-all: ## build the binary at BIN, with MPI where there is one
+all: cuda-kernels ## build the binary at BIN, with MPI and CUDA where they are
 	@$(if $(MPICC),echo "building with MPI: $(MPICC)", \
 	echo "building without MPI: no mpicc, or MPICC is empty; ranks of one process work (--ranks N); make info says how to get one")
 	@mkdir -p $(dir $(BIN))
 	@$(WITH) $(BUILD) -o $(BIN) .
 	@echo "built $(BIN)"
+
+# cu/'s archive, where there is a CUDA compiler.
+ifneq ($(NVCC),)
+cuda-kernels:
+	@echo "building with CUDA: $(NVCC); the kernels take minutes, once"
+	@$(MAKE) --no-print-directory -C cu NVCC='$(NVCC)' -j $$(nproc)
+else ifeq ($(CUDA),yes)
+cuda-kernels:
+	@echo "CUDA=yes: no nvcc on PATH and none in CUDA_HOME/bin; give NVCC=path, on Debian NVCC=\$$(scripts/cuda.sh)"; exit 3
+else
+cuda-kernels:
+	@echo "building without CUDA: $(if $(filter no,$(CUDA)),CUDA=no,no nvcc; make info says how to get one)"
+endif
+
+cuda-test: cuda-kernels ## the tests of the CUDA kernels through Go, on a GPU; without one they say that they skip
+	@$(if $(NVCC),,echo "cuda-test: no nvcc was found"; exit 3)
+	@mkdir -p build
+	$(WITH) $(GO) vet -trimpath -tags '$(TAGS)' ./...
+	$(WITH) $(GO) test -c -trimpath -tags '$(TAGS)' -ldflags "-X ringattn/kernels.archive=$$(sha256sum $(ARCHIVE) | cut -c 1-12)" \
+		-o build/kernels.cuda.test ./kernels
+	build/kernels.cuda.test -test.v -test.run CUDA
 
 setup: ## find what is needed; as root, install what is missing with apt-get
 	@scripts/setup.sh
@@ -65,6 +96,11 @@ mpi-test: ## the tests of package mpi, and the overlap measurement, under the la
 	$(WITH) $(GO) test -c -tags mpi -o build/overlap.test ./ring
 	$(RUN)/mpitest.sh build/mpi.test build/overlap.test
 
+device-test: ## device memory through MPI without a GPU; RINGATTN_CUDA_MPI=place of a CUDA-aware Open MPI
+	@$(if $(MPICC),,echo "device-test: no MPI was found; make setup says how to get it"; exit 3)
+	$(WITH) $(GO) vet -trimpath -tags 'mpi standin' ./...
+	MPICC='$(MPICC)' $(RUN)/device.sh
+
 e2e: all ## the binary on files with known results, 1 to 8 ranks
 	$(RUN)/e2e.sh $(abspath $(BIN))
 	$(if $(MPIRUN),MPIRUN='$(MPIRUN)' RINGATTN_BIN=$(abspath $(BIN)) RINGATTN_MPIRUN=$(abspath scripts/mpirun.sh) \
@@ -83,7 +119,7 @@ fuzz: ## each fuzz target in turn, FUZZ_SECONDS together
 
 lint: $(LINT) ## golangci-lint with gofumpt, clang-format, shellcheck
 	$(LINT) run
-	$(if $(MPICC),$(WITH) $(LINT) run --build-tags mpi)
+	$(if $(TAGS),$(WITH) $(LINT) run --build-tags '$(TAGS)')
 	clang-format --dry-run --Werror $(C_FILES)
 	shellcheck -x $(SHELL_FILES)
 
@@ -124,12 +160,12 @@ dist: ## a tarball of HEAD with all Go modules in it, to build without a network
 	@echo "made build/ringattn-$(VERSION).tar.gz"
 
 clean: ## remove what was built
-	rm -rf bin build
+	rm -rf bin build cu/build
 
 info: ## what was found here, and how to get what is missing
-	@MPICC='$(MPICC)' $(RUN)/info.sh
+	@MPICC='$(MPICC)' NVCC='$(NVCC)' $(RUN)/info.sh
 
 help: ## this list
-	@echo "make TARGET [MPICC=mpicc.mpich] [BIN=path] [PREFIX=dir] [DESTDIR=dir] [VERSION=x]"
+	@echo "make TARGET [MPICC=mpicc.mpich] [CUDA=yes|no] [NVCC=path] [BIN=path] [PREFIX=dir] [DESTDIR=dir] [VERSION=x]"
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## /\1: /p' Makefile | \
 		while IFS=: read -r target text; do printf '  %-12s %s\n' "$$target" "$$text"; done

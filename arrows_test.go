@@ -29,11 +29,15 @@ var arrows = map[string]string{
 
 	"inproc":  "ring",
 	"mpi":     "ring C",
-	"kernels": "ring half C",
+	"kernels": "ring ring/devicetest half C",
+	"gpu":     "nvml",
 
 	"segments/segmentstest": "segments rapid",
 	"ring/transporttest":    "ring",
 	"ring/backendtest":      "ring half",
+	"ring/staged":           "ring",
+	"ring/late":             "ring",
+	"ring/devicetest":       "ring",
 	"e2e":                   "",
 }
 
@@ -44,6 +48,7 @@ var modules = map[string]string{
 	"cobra/doc": "github.com/spf13/cobra/doc",
 	"pflag":     "github.com/spf13/pflag",
 	"rapid":     "pgregory.net/rapid",
+	"nvml":      "github.com/NVIDIA/go-nvml/pkg/nvml",
 }
 
 const module = "ringattn"
@@ -57,7 +62,7 @@ type listed struct {
 
 func TestImportArrows(t *testing.T) {
 	// Each build has other files: all of them are held to the one picture.
-	for _, build := range []struct{ cgo, tags string }{{"1", ""}, {"1", "mpi"}, {"0", ""}} {
+	for _, build := range []struct{ cgo, tags string }{{"1", ""}, {"1", "mpi"}, {"1", "mpi cuda"}, {"1", "mpi standin"}, {"0", ""}} {
 		t.Run(fmt.Sprintf("cgo=%s,tags=%s", build.cgo, build.tags), func(t *testing.T) {
 			t.Parallel()
 			seen := 0

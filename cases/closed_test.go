@@ -70,6 +70,37 @@ func TestClosedFormsEqualTheDefinition(t *testing.T) {
 	}
 }
 
+// A token that sees itself alone has no gradient of its scores, to the bit: where all
+// are so, their error is measured by what the terms are (Reference).
+func TestSingleKeysHaveNoGradient(t *testing.T) {
+	const tokens, batch = 50, 2
+	spec, err := ParseMask("window:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mask, err := spec.Build(tokens, batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := Classes(Shape{Batch: batch, Tokens: tokens, Heads: 4, KVHeads: 2, HeadDim: 6, DType: "bf16", Mask: mask})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tensor := range []string{"dq", "dk"} {
+		got := make([]float64, p.Width(tensor))
+		for b := range batch {
+			for pos := range tokens {
+				p.Want(tensor, b, pos, got)
+				for _, x := range got {
+					if x != 0 {
+						t.Fatalf("%s of row %d, token %d is %v, want 0", tensor, b, pos, x)
+					}
+				}
+			}
+		}
+	}
+}
+
 func TestInputsAreExactInTheirDType(t *testing.T) {
 	to16 := map[string]func(float32) float32{
 		"bf16": func(f float32) float32 { return half.BF16ToF32(half.F32ToBF16(f)) },

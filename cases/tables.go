@@ -93,6 +93,11 @@ func (t *table) queries(f *form, w *weights, tokens []token, runs []segments.Run
 			for c, s := range f.s {
 				cov += weight[c] * s * (float64(units[c])/f.uUnit - o*float64(count[c]))
 			}
+			if hi-lo == 1 {
+				// The gradients are 0, and no rounding may stand in their place: it would
+				// be what their errors are measured by.
+				o, cov = float64(tokens[lo].units)/f.uUnit, 0
+			}
 			t.invW[q.at], t.o[q.at], t.c[q.at] = invW, o, cov*invW
 		}
 	}

@@ -61,12 +61,25 @@ type valuedSource struct {
 	order *segments.Order
 }
 
-func (v valuedSource) load(name string, memory []byte, to shard.Place) error {
-	numbers := make([]float32, v.Width(name))
+func (v valuedSource) load(h *held) error {
+	numbers := make([]float32, v.Width(h.names[0]))
 	for _, p := range v.order.Pieces {
-		for i := range p.Pos.Len() {
-			v.Value(name, p.Row, p.Pos.Start+i, numbers)
-			put(v.dtype, memory[to.Offset+int64(p.At+i)*to.Stride:], numbers)
+		for i := 0; i < p.Pos.Len(); {
+			n := min(h.window(), p.Pos.Len()-i)
+			err := h.write(consecutive(p.At+i, n), func(memory []byte, at []int32) error {
+				for _, name := range h.names {
+					to := h.place(name)
+					for j, token := range at {
+						v.Value(name, p.Row, p.Pos.Start+i+j, numbers)
+						put(v.dtype, memory[to.Offset+int64(token)*to.Stride:], numbers)
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			i += n
 		}
 	}
 	return nil

@@ -2,27 +2,27 @@ package cmd
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"os"
-	"strconv"
+	"slices"
+	"strings"
 	"unsafe"
 
+	"ringattn/kernels"
 	"ringattn/ring"
-	"ringattn/shard"
 )
 
 // attention is a problem on one rank: its plan, its tensors, its backend.
 type attention struct {
 	*problem
 	world   *world
+	links   *connection
 	job     *ring.Job
-	need    int64 // bytes, by ring.Job.Memory
-	source  source
+	gpu     *kernels.CUDADevice // that computes, nil: the CPU
+	need    int64               // bytes of the memory that the tensors are in: the node's, or the GPU's
 	backend ring.Backend
 	exec    *ring.Exec
 	x       ring.Tensors
-	memory  []unsafe.Pointer
+	memory  []*held
 }
 
 // newAttention plans the problem, checks that every node has the memory,
@@ -33,96 +33,77 @@ func newAttention(ctx context.Context, w *world, p *problem) (*attention, error)
 		return nil, err
 	}
 	a := &attention{problem: p, world: w, job: job}
-	// Loading and storing take four bytes a position on top.
-	a.need = job.Memory(w.Rank(), p.shape, p.backward) + 4*int64(p.batch)*int64(job.Batch.Layout.RankTokens(w.Rank()))
-	if err := a.fits(ctx); err != nil {
+	if a.gpu, err = w.gpuFor(p.shape); err != nil {
 		return nil, err
 	}
-	if a.backend, err = w.openBackend(); err != nil {
+	claims, err := a.claims()
+	if err != nil {
 		return nil, err
 	}
-	if err := a.load(); err != nil {
-		a.close()
+	if err := a.fits(ctx, claims); err != nil {
 		return nil, err
 	}
-	if a.exec, err = ring.Bind(job, w.Comm, a.backend, p.shape, &a.x, p.backward); err != nil {
+	a.need = claims[len(claims)-1].Bytes
+	if a.backend, err = w.openBackend(a.gpu); err != nil {
+		return nil, err
+	}
+	if err := a.bind(ctx); err != nil {
 		a.close()
 		return nil, err
 	}
 	return a, nil
 }
 
-// fits refuses a problem that a node's free memory will not hold, before any of
-// it is allocated.
-func (a *attention) fits(ctx context.Context) error {
-	w := a.world
-	mine, err := json.Marshal(a.need)
-	if err != nil {
+// bind allocates and loads the tensors, and prepares the plans.
+func (a *attention) bind(ctx context.Context) (err error) {
+	if a.links, err = a.world.connect(ctx, a.backend); err != nil {
 		return err
 	}
-	all, err := w.AllGather(ctx, mine)
-	if err != nil {
+	if err := a.load(); err != nil {
 		return err
 	}
-	var together int64
-	ranks := 0
-	for r, text := range all {
-		var need int64
-		if err := json.Unmarshal(text, &need); err != nil {
-			return err
-		}
-		if w.hosts[r].Host == w.host.Host {
-			together += need
-			ranks++
-		}
-	}
-	free := w.host.FreeBytes
-	if text := os.Getenv("RINGATTN_TEST_FREE_BYTES"); text != "" {
-		if free, err = strconv.ParseInt(text, 10, 64); err != nil {
-			return environmentError("RINGATTN_TEST_FREE_BYTES is %q, want a number", text)
-		}
-	}
-	if free > 0 && together > free {
-		return environmentError("not enough memory: rank %d needs %s, %s of node %s together %s, free are %s; use more nodes or fewer tokens",
-			w.Rank(), bytesText(a.need), plural(ranks, "rank"), w.host.Host, bytesText(together), bytesText(free))
-	}
-	return nil
+	a.exec, err = ring.Bind(a.job, a.links.Comm, a.backend, a.shape, &a.x, a.backward)
+	return err
 }
 
 // load allocates the rank's tensors and fills in those that are given.
 func (a *attention) load() error {
-	w := a.world
-	s := a.shape
+	w, s := a.world, a.shape
 	a.x.Tokens = a.job.Batch.Order(w.Rank()).Tokens
-	tokens := int64(a.x.Tokens)
-	heads, dims := int64(s.Heads), int64(s.Heads)*int64(s.HeadDim)
+	given, sums := s.DType.Size(), int64(4)
+	heads, q, kv := int64(s.Heads), int64(s.Heads)*int64(s.HeadDim), int64(s.KVHeads)*int64(s.HeadDim)
 	type tensor struct {
 		into  *unsafe.Pointer
-		bytes int64 // of a token
+		width int64 // bytes of a token
+		names []string
 	}
 	tensors := []tensor{
-		{&a.x.Q, dims * s.DType.Size()},
-		{&a.x.KV, s.KVTokenBytes()},
-		{&a.x.Out, 4 * dims},
-		{&a.x.LSE, 4 * heads},
+		{&a.x.Q, q * given, []string{"q"}},
+		{&a.x.KV, kv * given, []string{"k", "v"}},
+		{&a.x.Out, q * sums, []string{"out"}},
+		{&a.x.LSE, heads * sums, []string{"lse"}},
 	}
 	if a.backward {
-		tensors = append(tensors, tensor{&a.x.DOut, dims * s.DType.Size()}, tensor{&a.x.Delta, 4 * heads},
-			tensor{&a.x.DQ, 4 * dims}, tensor{&a.x.DKV, s.GradTokenBytes()})
+		tensors = append(tensors,
+			tensor{&a.x.DOut, q * given, []string{"dout"}},
+			tensor{&a.x.Delta, heads * sums, []string{"delta"}},
+			tensor{&a.x.DQ, q * sums, []string{"dq"}},
+			tensor{&a.x.DKV, kv * sums, []string{"dk", "dv"}})
 	}
 	for _, t := range tensors {
-		p, err := a.backend.Alloc(tokens * t.bytes)
+		h, err := newHeld(a.backend, a.x.Tokens, t.width, t.names...)
 		if err != nil {
-			return fmt.Errorf("rank %d: %w", w.Rank(), err)
+			return fmt.Errorf("rank %d: %s: %w", w.Rank(), strings.Join(t.names, ", "), err)
 		}
-		*t.into = p
-		a.memory = append(a.memory, p)
+		*t.into = h.p
+		a.memory = append(a.memory, h)
 	}
-	a.source = a.open(a.job.Batch, w.Rank())
-	for _, name := range a.inputs() {
-		memory, place := a.tensor(name)
-		if err := a.source.load(name, memory, place); err != nil {
-			return withInput(err)
+	source := a.open(a.job.Batch, w.Rank())
+	for _, h := range a.memory {
+		if slices.Contains(a.inputs(), h.names[0]) {
+			if err := source.load(h); err != nil {
+				return withInput(err)
+			}
 		}
 	}
 	return nil
@@ -143,36 +124,15 @@ func (a *attention) outputs() []string {
 	return []string{"out", "lse"}
 }
 
-// tensor says where a tensor stands: inputs in the problem's dtype, outputs in
-// float32.
-func (a *attention) tensor(name string) (memory []byte, place shard.Place) {
-	s := a.shape
-	given, sums := s.DType.Size(), int64(4)
-	q, kv := int64(s.Heads)*int64(s.HeadDim), int64(s.KVHeads)*int64(s.HeadDim)
-	var p unsafe.Pointer
-	switch name {
-	case "q":
-		p, place = a.x.Q, shard.Place{Stride: q * given}
-	case "k":
-		p, place = a.x.KV, shard.Place{Stride: 2 * kv * given}
-	case "v":
-		p, place = a.x.KV, shard.Place{Stride: 2 * kv * given, Offset: kv * given}
-	case "dout":
-		p, place = a.x.DOut, shard.Place{Stride: q * given}
-	case "out":
-		p, place = a.x.Out, shard.Place{Stride: q * sums}
-	case "lse":
-		p, place = a.x.LSE, shard.Place{Stride: int64(s.Heads) * sums}
-	case "dq":
-		p, place = a.x.DQ, shard.Place{Stride: q * sums}
-	case "dk":
-		p, place = a.x.DKV, shard.Place{Stride: 2 * kv * sums}
-	case "dv":
-		p, place = a.x.DKV, shard.Place{Stride: 2 * kv * sums, Offset: kv * sums}
-	default:
-		panic("no tensor " + name)
+// tensor is the memory that a tensor stands in: inputs in the problem's dtype, outputs
+// in float32.
+func (a *attention) tensor(name string) *held {
+	for _, h := range a.memory {
+		if slices.Contains(h.names, name) {
+			return h
+		}
 	}
-	return shard.Bytes(p, int64(a.x.Tokens)*place.Stride), place
+	panic("no tensor " + name)
 }
 
 // passes runs forward, and backward if the problem has it, each from a common
@@ -205,8 +165,11 @@ func (a *attention) close() {
 	if a.exec != nil {
 		a.exec.Close()
 	}
-	for _, p := range a.memory {
-		a.backend.Free(p)
+	for _, h := range a.memory {
+		a.backend.Free(h.p)
+	}
+	if a.links != nil {
+		a.links.close()
 	}
 	if err := a.backend.Close(); err != nil {
 		a.world.log.Error().Err(err).Msg("the backend does not close")

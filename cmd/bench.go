@@ -30,7 +30,8 @@ result it prints no figure, and exits 1. Then it times each pass: the ranks star
 together, and the time of a repeat is that of the slowest rank. FLOPs are
 4 x heads x head_dim x visible pairs forward and 2.5 times that backward, whatever
 a kernel executes; peak is what the CPUs of the rank reach with nothing but the
-multiply-adds that its kernels make of the dtype, measured in the same run.`,
+multiply-adds that its kernels make of the dtype, measured in the same run (not
+known of a GPU).`,
 		Example: `  mpirun -n 4 ringattn bench --seq 8192 --heads 8/2 --head-dim 128
   ringattn bench --ranks 2 --seq 4096,8192 --mask causal --mask window:512 --output jsonl`,
 		Args: noArgs,
@@ -194,14 +195,17 @@ func (r *benchReport) begin(ctx context.Context, a *attention) error {
 	}
 	r.begun = true
 	w := r.world
+	threads, _ := a.threads()
 	r.mine = rankRecord{
-		Type: "rank", Rank: w.Rank(), Host: w.host.Host, CPUs: formatList(w.host.CPUs), Threads: w.threads, Backend: a.backend.Name(),
+		Type: "rank", Rank: w.Rank(), Host: w.host.Host, CPUs: formatList(w.host.CPUs), Threads: threads, Backend: a.backend.Name(),
+		GPU: a.readGPU(),
 	}
+	r.mine.GPUShared = r.mine.GPU != nil && gpuSharers(w.hosts, w.Rank()) > 1
 	if err := w.Barrier(ctx); err != nil {
 		return err
 	}
 	// Threads that share a CPU would each be measured while they have it to themselves.
-	if w.options.backend != "ref" && w.crowded == "" {
+	if w.options.backend != "ref" && a.gpu == nil && w.crowded == "" {
 		r.mine.PeakTFLOPS = kernels.PeakFLOPS(w.threads, os.Getenv("RINGATTN_TEST_ISA"), a.shape.DType) / 1e12
 	}
 	ranks, err := gatherAll(ctx, w, r.mine)
@@ -217,7 +221,7 @@ func (r *benchReport) begin(ctx context.Context, a *attention) error {
 		r.peak = 0
 	}
 	meta := metaRecord{
-		Type: "meta", Version: version, Revision: revision(), MPI: mpi.Version(), Launch: w.launch, Transport: w.Describe(),
+		Type: "meta", Version: version, Revision: revision(), MPI: mpi.Version(), Launch: w.launch, Transport: a.links.describe(w),
 		Args: os.Args[1:], Started: time.Now().UTC().Format(time.RFC3339),
 	}
 	if r.options.output == "jsonl" {
@@ -233,6 +237,10 @@ func (r *benchReport) begin(ctx context.Context, a *attention) error {
 	}
 	fmt.Fprintf(w.out, "# %s, %s (%s)\n# transport %s\n", versionLine(), plural(w.Size(), "rank"), w.launch, meta.Transport)
 	for _, x := range ranks {
+		if x.GPU != nil {
+			fmt.Fprintf(w.out, "# rank %d: %s, CPUs %s, %s\n", x.Rank, x.Host, x.CPUs, x.GPU.text(gpuSharers(w.hosts, x.Rank)))
+			continue
+		}
 		peak := "not known"
 		if x.PeakTFLOPS > 0 {
 			peak = fmt.Sprintf("%.1f GFLOP/s", x.PeakTFLOPS*1e3)
@@ -243,14 +251,6 @@ func (r *benchReport) begin(ctx context.Context, a *attention) error {
 	r.table = tabwriter.NewWriter(w.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(r.table, "mask\tS\tB\theads\tD\tdtype\tlayout\tpass\tmin ms\tmedian\tp95\tmax\tkernel\texposed\tGFLOP/s/rank\t%%peak\tsent\tmemory\t#wrong\t\n")
 	return nil
-}
-
-// transportKind is what carries the messages: inproc, or host memory through MPI.
-func (w *world) transportKind() string {
-	if w.shared {
-		return "inproc"
-	}
-	return "host"
 }
 
 func (r *benchReport) print(record any) error { return json.NewEncoder(r.world.out).Encode(record) }
@@ -265,7 +265,7 @@ func (r *benchReport) add(ctx context.Context, a *attention, shape *cases.Shape,
 	s := a.shape
 	key := resultKey{
 		Seq: a.tokens, Batch: a.batch, Heads: s.Heads, KVHeads: s.KVHeads, HeadDim: s.HeadDim, DType: s.DType.String(), Mask: shape.Name,
-		Pass: p.String(), Layout: a.job.Batch.Layout.Name, Schedule: a.job.Schedule, Ranks: w.Size(), Backend: r.mine.Backend, Transport: w.transportKind(),
+		Pass: p.String(), Layout: a.job.Batch.Layout.Name, Schedule: a.job.Schedule, Ranks: w.Size(), Backend: r.mine.Backend, Transport: a.links.kind(w),
 	}
 	result := resultRecord{Type: "result", resultKey: key, Wrong: len(failed)}
 	var slowest []float64

@@ -22,6 +22,9 @@ type rankRecord struct {
 	Threads    int     `json:"threads"`
 	Backend    string  `json:"backend"`
 	PeakTFLOPS float64 `json:"peak_tflops"` // multiply-adds alone, as the kernels make them of the dtype; 0: not known
+
+	GPU       *gpuRecord `json:"gpu"`        // null: the CPU computes
+	GPUShared bool       `json:"gpu_shared"` // with another rank
 }
 
 // resultKey says what was timed; samples and results have it.

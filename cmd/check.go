@@ -107,7 +107,7 @@ func defaultShapes() []cases.Shape {
 // checkAll runs the cases and fails if any of them does.
 func (w *world) checkAll(ctx context.Context, golden, in string, shapes []cases.Shape) error {
 	c := &checker{world: w, table: tabwriter.NewWriter(w.out, 0, 0, 2, ' ', tabwriter.AlignRight)}
-	fmt.Fprintf(w.out, "%s, %s (%s)\n", versionLine(), plural(w.Size(), "rank"), w.launch)
+	fmt.Fprintf(w.out, "%s, %s (%s)%s\n", versionLine(), plural(w.Size(), "rank"), w.launch, w.onGPU())
 	fmt.Fprint(c.table, "case\tS\theads\tD\tdtype\tlayout\tout\tlse\tdq\tdk\tdv\tresult\t\n")
 	var err error
 	switch {

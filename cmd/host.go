@@ -17,8 +17,9 @@ type hostFacts struct {
 	// CPULimit is how many CPUs' worth of time it may use, after any quota of its
 	// control group.
 	CPULimit    int
-	FreeBytes   int64 // memory that the node can give without swapping, 0: unknown
-	StartMemory int64 // bytes resident before the tensors, after MPI_Init
+	FreeBytes   int64  // memory that the node can give without swapping, 0: unknown
+	GPU         string // UUID of the one that it computes on, "" for none
+	StartMemory int64  // bytes resident before the tensors, after MPI_Init
 }
 
 func readHost() hostFacts {

@@ -2,6 +2,7 @@ package cmd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 
@@ -97,18 +98,22 @@ func (a *attention) measure(ctx context.Context, tensor string, n cases.Norm, re
 		}
 	}
 	m := cases.NewMeasure(n, reference)
-	memory, place := a.tensor(tensor)
+	memory := a.tensor(tensor).view(tensor)
 	row, got := make([]float64, a.width(tensor)), make([]float32, a.width(tensor))
 	step := a.rowLen(tensor)
 	a.eachToken(func(at, b, pos int) {
 		read(at, b, pos, row)
+		token := memory.token(at)
 		for i := range got {
-			got[i] = float32At(memory, int(place.Offset+int64(at)*place.Stride)/4+i)
+			got[i] = float32At(token, i)
 		}
 		for i := 0; i < len(row); i += step {
 			cases.AddRow(m, tensor, got[i:i+step], row[i:i+step], false)
 		}
 	})
+	if memory.err != nil {
+		return nil, memory.err
+	}
 	sums, maxima, err := a.merge(ctx, m.Values)
 	if err != nil {
 		return nil, err
@@ -121,26 +126,27 @@ func (a *attention) measure(ctx context.Context, tensor string, n cases.Norm, re
 // that is 0 everywhere. The mean is over the pairs of a token with itself, which
 // are visible under any mask.
 func (a *attention) reference(ctx context.Context) (float64, error) {
-	k, kAt := a.tensor("k")
-	v, vAt := a.tensor("v")
-	dout, doutAt := a.tensor("dout")
-	s, size := a.shape, a.shape.DType.Size()
+	ks, vs, douts := a.tensor("k").view("k"), a.tensor("v").view("v"), a.tensor("dout").view("dout")
+	s := a.shape
 	var keys, products, n float64
 	a.eachToken(func(at, _, _ int) {
+		k, v, dout := ks.token(at), vs.token(at), douts.token(at)
 		for i := range s.KVHeads * s.HeadDim {
-			x := a.given(k, int((kAt.Offset+int64(at)*kAt.Stride)/size)+i)
+			x := a.given(k, i)
 			keys += x * x
 		}
 		for h := range s.Heads {
 			dot := 0.0
 			for d := range s.HeadDim {
-				dot += a.given(dout, int(int64(at)*doutAt.Stride/size)+h*s.HeadDim+d) *
-					a.given(v, int((vAt.Offset+int64(at)*vAt.Stride)/size)+h/(s.Heads/s.KVHeads)*s.HeadDim+d)
+				dot += a.given(dout, h*s.HeadDim+d) * a.given(v, h/(s.Heads/s.KVHeads)*s.HeadDim+d)
 			}
 			products += dot * dot
 			n++
 		}
 	})
+	if err := errors.Join(ks.err, vs.err, douts.err); err != nil {
+		return 0, err
+	}
 	sums, err := a.world.AllReduceSum(ctx, []float64{keys, products, n})
 	if err != nil || sums[2] == 0 {
 		return 0, err

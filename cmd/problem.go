@@ -20,10 +20,8 @@ type problem struct {
 	open func(b *segments.Batch, rank int) source
 }
 
-// source copies a rank's tokens of q, k, v or dout to memory in kernel order.
-type source interface {
-	load(name string, memory []byte, to shard.Place) error
-}
+// source fills the memory of q, of k and v, or of dout with a rank's tokens.
+type source interface{ load(h *held) error }
 
 // dtypes maps the dtypes of files to those of kernels.
 var dtypes = map[tensorfile.DType]ring.DType{
@@ -84,10 +82,24 @@ type fileSource struct {
 	mover *shard.Mover
 }
 
-func (f fileSource) load(name string, memory []byte, to shard.Place) error {
-	t, ok := f.in.File.Lookup(name)
-	if !ok {
-		return fmt.Errorf("%s has no tensor %q", f.in.Path, name)
+func (f fileSource) load(h *held) error {
+	for w := range f.mover.Windows(h.window()) {
+		err := h.write(w.At, func(memory []byte, at []int32) error {
+			w.At = at
+			for _, name := range h.names {
+				t, ok := f.in.File.Lookup(name)
+				if !ok {
+					return fmt.Errorf("%s has no tensor %q", f.in.Path, name)
+				}
+				if err := f.mover.LoadWindow(t, w, memory, h.place(name)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
 	}
-	return f.mover.Load(t, memory, to)
+	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -97,8 +98,9 @@ func (w *world) runFile(ctx context.Context, inPath, outPath string, f32 bool) e
 	if err := a.write(ctx, in, outPath, f32); err != nil {
 		return err
 	}
+	threads, why := a.threads()
 	r := rankReport{
-		Host: w.host.Host, CPUs: formatList(w.host.CPUs), Backend: a.backend.Name(), Threads: w.threads, Tokens: a.x.Tokens,
+		Host: w.host.Host, CPUs: formatList(w.host.CPUs), Backend: a.backend.Name(), Threads: threads, Why: why, GPU: a.readGPU(), Tokens: a.x.Tokens,
 		Need: a.need, Peak: peakMemory() - w.host.StartMemory,
 		Load: loaded.Sub(start), Store: time.Since(computed), Passes: stats,
 	}
@@ -180,14 +182,30 @@ func (a *attention) store(in *shard.Input, temp string, tensors []tensorfile.Ten
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
 	mover := shard.NewMover(in, a.job.Batch, a.world.Rank())
-	for _, t := range tensors {
-		fill := float32(0)
-		if t.Name == "lse" {
-			fill = float32(math.Inf(-1))
+	for _, h := range a.memory {
+		if !slices.Contains(a.outputs(), h.names[0]) {
+			continue
 		}
-		memory, place := a.tensor(t.Name)
-		if err := mover.Store(out, t, memory, place, fill); err != nil {
-			return err
+		for window := range mover.Windows(h.window()) {
+			err := h.read(window.At, func(memory []byte, at []int32) error {
+				window.At = at
+				for _, t := range tensors {
+					if !slices.Contains(h.names, t.Name) {
+						continue
+					}
+					fill := float32(0)
+					if t.Name == "lse" {
+						fill = float32(math.Inf(-1))
+					}
+					if err := mover.StoreWindow(out, t, window, memory, h.place(t.Name), fill); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
 		}
 	}
 	return out.Sync()
@@ -198,6 +216,8 @@ type rankReport struct {
 	Host, CPUs  string
 	Backend     string
 	Threads     int
+	Why         string     // so many threads
+	GPU         *gpuRecord // nil: none
 	Tokens      int
 	Need, Peak  int64
 	Load, Store time.Duration
@@ -216,11 +236,16 @@ func (w *world) reportRun(ctx context.Context, a *attention, mine rankReport, in
 		inPath, a.batch, a.tokens, plural(s.Heads, "query head"), plural(s.KVHeads, "KV head"), s.HeadDim, s.DType)
 	fmt.Fprintf(w.out, "mask       %s\n", maskText(a.mask, a.tokens))
 	fmt.Fprintf(w.out, "ranks      %d (%s), layout %s, schedule %s\n", w.Size(), w.launch, a.job.Batch.Layout.Name, a.job.Schedule)
-	fmt.Fprintf(w.out, "transport  %s\n", w.Describe())
-	fmt.Fprintf(w.out, "backend    %s (%s)\n", a.backend.Name(), w.why)
+	fmt.Fprintf(w.out, "transport  %s\n", a.links.describe(w))
+	fmt.Fprintf(w.out, "backend    %s (%s)\n", mine.Backend, mine.Why)
 	for r, x := range ranks {
-		if x.Backend != a.backend.Name() {
+		if x.Backend != mine.Backend {
 			fmt.Fprintf(w.out, "           but rank %d: %s\n", r, x.Backend)
+		}
+	}
+	for r, x := range ranks {
+		if x.GPU != nil && firstOfGPU(w.hosts, r) {
+			fmt.Fprintf(w.out, "gpu        %s: %s\n", x.Host, x.GPU.text(gpuSharers(w.hosts, r)))
 		}
 	}
 	fmt.Fprintln(w.out)
@@ -260,15 +285,18 @@ func (w *world) reportRun(ctx context.Context, a *attention, mine rankReport, in
 			flops/1e9/slowest.Seconds()/float64(w.Size()))
 	}
 	fmt.Fprintf(w.out, "load %s, compute %s, store %s (slowest rank of each)\n", millis(load), millis(total), millis(store))
+	where := ""
+	if a.gpu != nil {
+		where = " on the GPU"
+	}
+	who := "fullest rank"
 	if w.shared {
-		need = 0
+		who, need = "all ranks", 0
 		for _, x := range ranks {
 			need += x.Need
 		}
-		fmt.Fprintf(w.out, "memory     all ranks: %s of tensors and buffers planned, %s (%d bytes) resident at the peak\n", bytesText(need), bytesText(peak), peak)
-	} else {
-		fmt.Fprintf(w.out, "memory     fullest rank: %s of tensors and buffers planned, %s (%d bytes) resident at the peak\n", bytesText(need), bytesText(peak), peak)
 	}
+	fmt.Fprintf(w.out, "memory     %s: %s of tensors and buffers planned%s, %s (%d bytes) resident at the peak\n", who, bytesText(need), where, bytesText(peak), peak)
 	fmt.Fprintf(w.out, "wrote      %s\n", outPath)
 	return nil
 }

@@ -55,7 +55,7 @@ func newVersion() *cobra.Command {
 				{"go", runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH},
 				{"mpi", mpi.Version()},
 				{"cpu kernels", cmp.Or(strings.Join(cpuKernels(), ", "), "none: built without cgo")},
-				{"cuda", "not built in"},
+				{"cuda", cudaText(kernels.LookCUDA())},
 			}
 			if asJSON {
 				text := map[string]string{}
@@ -74,6 +74,18 @@ func newVersion() *cobra.Command {
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "as a JSON object")
 	return c
+}
+
+// cudaText says what CUDA there is in the binary and on the machine.
+func cudaText(f kernels.CUDAFacts) string {
+	if !kernels.CUDABuilt {
+		return "not built in"
+	}
+	text := fmt.Sprintf("runtime %s, kernels %s", f.BuiltWith, f.Archive)
+	if f.Devices == 0 {
+		return fmt.Sprintf("%s; %v", text, f.Why)
+	}
+	return fmt.Sprintf("%s; driver for CUDA %s, %s", text, f.Driver, plural(f.Devices, "device"))
 }
 
 // newMan writes the man pages, which the Makefile installs.

@@ -35,9 +35,13 @@ type world struct {
 	launch  string      // who started the ranks
 	shared  bool        // all ranks are one process
 	threads int
-	why     string // where threads comes from
-	divided bool   // from the CPUs
-	crowded string // what crowding says
+	why     string              // where threads comes from
+	divided bool                // from the CPUs
+	crowded string              // what crowding says
+	gpu     *kernels.CUDADevice // that computes, nil: none
+	noGPU   error               // why none, where one was looked for
+	gpuFree int64               // bytes before the first tensors, 0: not asked yet
+	takes   mpi.DeviceMemory    // does the transport take device memory?
 }
 
 // inMPI is set while MPI runs: errors must then end the whole job.
@@ -81,18 +85,33 @@ func runWorld(cmd *cobra.Command, o *options, body func(context.Context, *world)
 		}
 		return runInProcess(ctx, o, out, 1, "one process, built without MPI", named)
 	}
+	w := &world{options: o, launch: launchText(launch)}
+	// The GPU comes before MPI, but for a launcher that does not say the local rank.
+	early := launch.LocalRank >= 0 || launch.Size <= 1 && launch.Rank <= 0
+	if early {
+		if err := w.chooseGPU(max(0, launch.LocalRank)); err != nil {
+			reportRank(max(0, launch.Rank), launch.Size, err)
+			return errors.Join(errReported, err)
+		}
+	}
 	c, err := mpi.Start()
 	if err != nil {
 		return withCode(exitEnvironment, err)
 	}
 	inMPI = true
-	w := &world{Comm: ring.Comm{Transport: c, Timeout: o.timeout}, options: o, launch: launchText(launch)}
+	w.Comm = ring.Comm{Transport: c, Timeout: o.timeout}
+	w.takes = mpi.TakesDeviceMemory()
 	err = func() error {
 		if err := launch.CheckWorld(c.Size(), false); err != nil {
 			return err
 		}
 		if o.expectRanks > 0 && o.expectRanks != c.Size() {
 			return environmentError("--expect-ranks %d, and the MPI world has %s", o.expectRanks, plural(c.Size(), "rank"))
+		}
+		if !early {
+			if err := w.chooseGPU(mpi.LocalRank()); err != nil {
+				return err
+			}
 		}
 		return w.run(ctx, out, named)
 	}()
@@ -154,10 +173,22 @@ func runInProcess(ctx context.Context, o *options, out io.Writer, ranks int, lau
 	var first sync.Once
 	var cause error
 	var all sync.WaitGroup
-	for _, end := range inproc.New(ranks) {
+	var options []inproc.Option
+	takes := mpi.DeviceMemory{State: mpi.DeviceNo, Why: "the ranks of one process copy host memory"}
+	if o.wantsGPU() && kernels.LookCUDA().Devices > 0 {
+		options = append(options, inproc.Copy(kernels.CopyCUDA))
+		takes = mpi.DeviceMemory{State: mpi.DeviceYes, Why: "the ranks of one process copy by CUDA"}
+	}
+	for _, end := range inproc.New(ranks, options...) {
 		all.Go(func() {
-			w := &world{Comm: ring.Comm{Transport: end, Timeout: o.timeout}, options: o, launch: launch, shared: true}
-			if err := guarded(func() error { return w.run(ctx, out, body) }); err != nil {
+			w := &world{Comm: ring.Comm{Transport: end, Timeout: o.timeout}, options: o, launch: launch, shared: true, takes: takes}
+			err := guarded(func() error {
+				if err := w.chooseGPU(end.Rank()); err != nil {
+					return err
+				}
+				return w.run(ctx, out, body)
+			})
+			if err != nil {
 				first.Do(func() { cause = err })
 				cancel(fmt.Errorf("rank %d failed", end.Rank()))
 			}
@@ -184,6 +215,9 @@ func (w *world) run(ctx context.Context, out io.Writer, body func(context.Contex
 		return usageError("--log-level: %w", err)
 	}
 	w.host = readHost()
+	if w.gpu != nil {
+		w.host.GPU = w.gpu.UUID
+	}
 	w.log = zerolog.New(zerolog.ConsoleWriter{Out: os.Stderr, NoColor: true, TimeFormat: time.TimeOnly}).
 		Level(level).With().Timestamp().Int("rank", w.Rank()).Str("host", w.host.Host).Logger()
 	w.out = io.Discard
@@ -207,6 +241,7 @@ func (w *world) run(ctx context.Context, out io.Writer, body func(context.Contex
 	if err := w.chooseThreads(); err != nil {
 		return err
 	}
+	w.logGPU()
 	w.log.Debug().Str("launch", w.launch).Str("cpus", formatList(w.host.CPUs)).Int("threads", w.threads).Str("why", w.why).Msg("up")
 	w.crowded = w.crowding()
 	if w.Rank() == 0 && w.crowded != "" {
@@ -259,9 +294,9 @@ func (w *world) sharers(r int) int {
 	return max(n, 1)
 }
 
-// crowding says which ranks have fewer CPUs than they and those that share them have
-// threads, "" if there are none. A number of threads that is given is taken to be that of
-// all ranks.
+// crowding says which ranks that compute on the CPU have fewer CPUs than they and those
+// that share them have threads, "" if there are none. A number of threads that is given is
+// taken to be that of all ranks.
 func (w *world) crowding() string {
 	first, crowded := "", 0
 	for r := range w.hosts {
@@ -270,7 +305,7 @@ func (w *world) crowding() string {
 		if w.divided {
 			threads = h.threads(share)
 		}
-		if threads*share <= h.CPULimit {
+		if h.GPU != "" || threads*share <= h.CPULimit {
 			continue
 		}
 		if crowded++; crowded == 1 {
@@ -285,18 +320,4 @@ func (w *world) crowding() string {
 		first += fmt.Sprintf("; so it is for %s in all", plural(crowded, "rank"))
 	}
 	return first + ": kernels and exchange will wait for each other"
-}
-
-// openBackend opens what computes on this rank.
-func (w *world) openBackend() (ring.Backend, error) {
-	switch {
-	case w.options.backend == "cuda":
-		return nil, environmentError("--backend cuda: this build has no CUDA kernels")
-	case w.options.transport == "device":
-		return nil, environmentError("--transport device: the CPU backends have no device memory")
-	case w.options.backend == "ref":
-		return kernels.Reference(), nil
-	}
-	b, err := kernels.CPU(w.threads, os.Getenv("RINGATTN_TEST_ISA"))
-	return b, withCode(exitEnvironment, err)
 }

@@ -79,6 +79,10 @@ DEVICE void add_odd(const Call &call, const Place &w, float (&acc)[2][P::ACCS][4
         const int r = w.row(m, half);
         see[m][half] = P::KEYS ? tile + r >= call.lo[k] && tile + r < call.hi[k]
                                : k >= lo_hi[r] && k < lo_hi[P::ROWS + r];
+        if (P::KIND == FORWARD) continue;
+        const float lse =
+            P::KEYS ? call.lse[(int64_t)k * call.heads + head] : __int_as_float(lo_hi[2 * P::ROWS + r]);
+        if (lse == -infinity()) see[m][half] = false;  // its weights are 0
       }
     const uint16_t *x = Ring<P>::source(call, second, head, k);
 #pragma unroll

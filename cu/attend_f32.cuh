@@ -142,7 +142,8 @@ DEVICE void load_numbers_f32(const Call &call, Kind kind, float *numbers, int ro
   ((int32_t *)numbers)[i] = valid ? max(call.lo[r], 0) : 0;
   ((int32_t *)numbers)[64 + i] = valid ? min(call.hi[r], call.tokens) : 0;
   if (kind == FORWARD) return;
-  numbers[128 + i] = valid ? call.lse[r * call.heads + head] : 0;
+  const float lse = valid ? call.lse[r * call.heads + head] : 0;
+  numbers[128 + i] = lse == -infinity() ? infinity() : lse;  // of scores of -Inf alone: weights of 0
   numbers[192 + i] = valid && kind != D_V ? call.delta[r * call.heads + head] : 0;
 }
 
@@ -243,7 +244,7 @@ __global__ void __launch_bounds__(P::THREADS, P::DIM <= 64 ? 2 : 1)
           for (int j = 0; j < 4; j++) {
             const int q = P::KEYS ? x + 16 * j : 4 * y + i;
             float w = exp2f((s[i][j] * call.scale - numbers[128 + q]) * LOG2E);
-            if (P::TWO) w *= dp[i][j] - numbers[192 + q];
+            if (P::TWO && (all || w != 0)) w *= dp[i][j] - numbers[192 + q];
             s[i][j] = sees(i, j) ? w : 0;
           }
       }

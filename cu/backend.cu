@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../kernels/check.h"
+#include "../kernels/rattn_cuda.h"
 #include "context.h"
 
 namespace rattn {
@@ -41,23 +43,6 @@ int32_t check(rattn_ctx *ctx, cudaError_t status, const char *what) {
 }
 
 static int32_t enter(rattn_ctx *ctx) { return check(ctx, cudaSetDevice(ctx->device), "cudaSetDevice"); }
-
-// Why there is no device to be had.
-static int32_t no_device(cudaError_t status) {
-  int driver = 0, runtime = 0;
-  cudaDriverGetVersion(&driver);
-  cudaRuntimeGetVersion(&runtime);
-  cudaGetLastError();
-  const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-  if (driver == 0)
-    return fail(NULL, RATTN_ERR_DEVICE, "no NVIDIA driver on this machine (libcuda.so.1): %s",
-                cudaGetErrorString(status));
-  return fail(NULL, RATTN_ERR_DEVICE,
-              "no CUDA device: %s (driver for CUDA %d.%d, built with %d.%d, CUDA_VISIBLE_DEVICES %s%s)",
-              status == cudaSuccess ? "the driver counts none" : cudaGetErrorString(status), driver / 1000,
-              driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, visible ? "is " : "is not set",
-              visible ? visible : "");
-}
 
 static int32_t prepare(rattn_ctx *ctx) {
   cudaDeviceProp p;
@@ -106,6 +91,7 @@ static void close_context(rattn_ctx *ctx) {
       cudaStreamSynchronize(ctx->stream);
       pass_marks(ctx, ctx->mark_count - ctx->first_mark);
     }
+    close_copies(ctx);
     for (int64_t i = 0; i < ctx->spare_count; i++) cudaEventDestroy(ctx->spare[i]);
     Buffer *all[] = {&ctx->lists, &ctx->reach, &ctx->q, &ctx->kv, &ctx->dout};
     for (Buffer *b : all) cudaFree(b->p);
@@ -120,9 +106,10 @@ static void close_context(rattn_ctx *ctx) {
 
 static int32_t cuda_open(int32_t device, int32_t threads, const char *isa, rattn_ctx **out) {
   (void)threads, (void)isa;
-  int count = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status != cudaSuccess || count == 0) return no_device(status);
+  rattn_cuda_facts facts;
+  rattn_cuda_look(&facts);
+  const int32_t count = facts.devices;
+  if (count == 0) return fail(NULL, RATTN_ERR_DEVICE, "%s", facts.why);
   if (device < 0 || device >= count)
     return fail(NULL, RATTN_ERR_ARG, "device is %d, want 0 to %d: there %s %d", device, count - 1,
                 count == 1 ? "is" : "are", count);
@@ -187,12 +174,18 @@ static void cuda_free(rattn_ctx *ctx, void *p) {
   cudaGetLastError();
 }
 
+// Rows and tokens that int32 tile arithmetic has room for, tiles past the end included.
+enum { LIMIT = INT32_MAX - 1024 };
+
+static rattn_limits limits(rattn_ctx *ctx) {
+  return {RATTN_CUDA_MAX_HEAD_DIM, LIMIT, LIMIT, ctx->error, sizeof ctx->error};
+}
+
 static int32_t copy(rattn_ctx *ctx, void *dst, const void *src, int64_t bytes, cudaMemcpyKind kind,
                     const char *what) {
-  if (bytes < 0) return fail(ctx, RATTN_ERR_ARG, "size is %lld bytes", (long long)bytes);
-  if (bytes && (!dst || !src))
-    return fail(ctx, RATTN_ERR_ARG, "null pointer for %lld bytes", (long long)bytes);
-  int32_t status = enter(ctx);
+  const rattn_limits l = limits(ctx);
+  int32_t status = rattn_check_bytes(&l, dst, src, bytes);
+  if (status == RATTN_OK) status = enter(ctx);
   if (status == RATTN_OK && bytes)
     status = check(ctx, cudaMemcpyAsync(dst, src, (size_t)bytes, kind, ctx->stream), what);
   return status == RATTN_OK ? cuda_sync(ctx) : status;
@@ -207,59 +200,24 @@ static int32_t cuda_read(rattn_ctx *ctx, void *dst, const void *src, int64_t byt
 }
 
 static int32_t cuda_zero(rattn_ctx *ctx, void *p, int64_t bytes) {
-  if (bytes < 0) return fail(ctx, RATTN_ERR_ARG, "size is %lld bytes", (long long)bytes);
-  if (bytes && !p) return fail(ctx, RATTN_ERR_ARG, "null pointer for %lld bytes", (long long)bytes);
-  const int32_t status = enter(ctx);
+  const rattn_limits l = limits(ctx);
+  int32_t status = rattn_check_bytes(&l, p, p, bytes);
+  if (status == RATTN_OK) status = enter(ctx);
   if (status != RATTN_OK || bytes == 0) return status;
   return check(ctx, cudaMemsetAsync(p, 0, (size_t)bytes, ctx->stream), "zero");
 }
 
-static int32_t check_shape(rattn_ctx *ctx, const rattn_shape *s) {
-  if (s->dtype < RATTN_F32 || s->dtype > RATTN_F16)
-    return fail(ctx, RATTN_ERR_ARG, "dtype is %d, want 0 (f32), 1 (bf16) or 2 (f16)", s->dtype);
-  if (s->heads < 1 || s->kv_heads < 1 || s->heads % s->kv_heads)
-    return fail(ctx, RATTN_ERR_ARG, "%d heads and %d KV heads: want a multiple of at least 1", s->heads,
-                s->kv_heads);
-  if (s->head_dim < 1 || s->head_dim > 576)
-    return fail(ctx, RATTN_ERR_ARG, "head_dim is %d, want 1 to 576", s->head_dim);
-  return RATTN_OK;
-}
-
-// Rows and tokens that int32 tile arithmetic has room for, tiles past the end included.
-enum { LIMIT = INT32_MAX - 1024 };
-
-static int32_t check_rows(rattn_ctx *ctx, const rattn_rows *r, int64_t tokens) {
-  if (tokens < 0 || tokens > LIMIT)
-    return fail(ctx, RATTN_ERR_ARG, "chunk of %lld tokens, want 0 to %d", (long long)tokens, LIMIT);
-  if (r->start < 0 || r->n < 0 || r->n > LIMIT)
-    return fail(ctx, RATTN_ERR_ARG, "%lld rows from %lld, want 0 to %d", (long long)r->n, (long long)r->start,
-                LIMIT);
-  if (r->n && (!r->lo || !r->hi))
-    return fail(ctx, RATTN_ERR_ARG, "lo or hi is null for %lld rows", (long long)r->n);
-  return RATTN_OK;
-}
-
-static int32_t null_tensor(rattn_ctx *ctx, const rattn_shape *s, int64_t rows, int64_t tokens) {
-  return fail(ctx, RATTN_ERR_ARG, "a tensor is null: %lld rows, %lld keys, %d/%d heads, head_dim %d",
-              (long long)rows, (long long)tokens, s->heads, s->kv_heads, s->head_dim);
-}
-
 static int32_t cuda_forward(rattn_ctx *ctx, const rattn_forward_args *a) {
-  int32_t status = check_shape(ctx, &a->shape);
-  if (status == RATTN_OK) status = check_rows(ctx, &a->rows, a->tokens);
-  if (status == RATTN_OK && a->rows.n && (!a->q || !a->out || !a->lse || (a->tokens && !a->kv)))
-    status = null_tensor(ctx, &a->shape, a->rows.n, a->tokens);
+  const rattn_limits l = limits(ctx);
+  int32_t status = rattn_check_forward(&l, a);
   if (status == RATTN_OK) status = enter(ctx);
   if (status != RATTN_OK || a->rows.n == 0 || (a->tokens == 0 && !a->first)) return status;
   return enqueue_forward(ctx, a);
 }
 
 static int32_t cuda_delta(rattn_ctx *ctx, const rattn_delta_args *a) {
-  int32_t status = check_shape(ctx, &a->shape);
-  if (status == RATTN_OK && (a->tokens < 0 || a->tokens > LIMIT))
-    status = fail(ctx, RATTN_ERR_ARG, "%lld tokens", (long long)a->tokens);
-  if (status == RATTN_OK && a->tokens && (!a->out || !a->dout || !a->delta))
-    status = null_tensor(ctx, &a->shape, a->tokens, 0);
+  const rattn_limits l = limits(ctx);
+  int32_t status = rattn_check_delta(&l, a);
   if (status == RATTN_OK) status = enter(ctx);
   if (status != RATTN_OK || a->tokens == 0) return status;
   ctx->work = {"delta", a->shape, a->tokens, 0};
@@ -270,20 +228,17 @@ static int32_t cuda_delta(rattn_ctx *ctx, const rattn_delta_args *a) {
 }
 
 static int32_t cuda_backward(rattn_ctx *ctx, const rattn_backward_args *a) {
-  int32_t status = check_shape(ctx, &a->shape);
-  if (status == RATTN_OK) status = check_rows(ctx, &a->rows, a->tokens);
-  if (status == RATTN_OK && a->rows.n &&
-      (!a->q || !a->dout || !a->lse || !a->delta || !a->dq || (a->tokens && (!a->kv || !a->dkv))))
-    status = null_tensor(ctx, &a->shape, a->rows.n, a->tokens);
+  const rattn_limits l = limits(ctx);
+  int32_t status = rattn_check_backward(&l, a);
   if (status == RATTN_OK) status = enter(ctx);
   if (status != RATTN_OK || a->rows.n == 0 || (a->tokens == 0 && !a->first)) return status;
   return enqueue_backward(ctx, a);
 }
 
 static int32_t cuda_add(rattn_ctx *ctx, float *dst, const float *src, int64_t n) {
-  if (n < 0) return fail(ctx, RATTN_ERR_ARG, "%lld elements", (long long)n);
-  if (n && (!dst || !src)) return fail(ctx, RATTN_ERR_ARG, "null pointer for %lld elements", (long long)n);
-  const int32_t status = enter(ctx);
+  const rattn_limits l = limits(ctx);
+  int32_t status = rattn_check_add(&l, dst, src, n);
+  if (status == RATTN_OK) status = enter(ctx);
   if (status != RATTN_OK || n == 0) return status;
   return check(ctx, add_floats(ctx->stream, ctx->processors * 16, dst, src, n), "add");
 }
@@ -340,6 +295,7 @@ extern "C" const rattn_backend *rattn_cuda(void) {
       RATTN_ABI_VERSION, sizeof table,  cuda_open,  close_context, cuda_name,  cuda_error,
       cuda_alloc,        cuda_free,     cuda_write, cuda_read,     cuda_zero,  cuda_forward,
       cuda_delta,        cuda_backward, cuda_add,   cuda_record,   cuda_query, cuda_sync,
+      host_alloc,        host_free,     copy_out,   copy_in,       copied,
   };
   return &table;
 }

@@ -19,6 +19,12 @@ struct Mark {
   cudaEvent_t event;
 };
 
+// A copy beside the kernels.
+struct Copy {
+  cudaEvent_t event;
+  bool used;
+};
+
 // The last kernel that was enqueued: what an error that comes later is likely to be of.
 struct Work {
   const char *kernel;
@@ -46,6 +52,11 @@ struct rattn_ctx {
   int64_t issued, passed;
 
   rattn::Buffer lists, reach, q, kv, dout;  // tile lists; padded tensors
+
+  // Copies beside the kernels: a stream each way, and what is or was under way.
+  cudaStream_t out, in;
+  rattn::Copy *copies;
+  int64_t copy_count, copy_room;
 };
 
 namespace rattn {
@@ -57,6 +68,14 @@ int32_t fail(rattn_ctx *ctx, int32_t status, const char *format, ...) __attribut
 int32_t check(rattn_ctx *ctx, cudaError_t status, const char *what);
 
 int32_t reserve(rattn_ctx *ctx, Buffer *buffer, int64_t bytes, const char *what);
+
+// The table's functions of the same names; close_copies waits for what is under way.
+int32_t host_alloc(rattn_ctx *ctx, int64_t bytes, void **p);
+void host_free(rattn_ctx *ctx, void *p);
+int32_t copy_out(rattn_ctx *ctx, void *host, const void *src, int64_t bytes, int64_t *copy);
+int32_t copy_in(rattn_ctx *ctx, void *dst, const void *host, int64_t bytes, int64_t *copy);
+int32_t copied(rattn_ctx *ctx, int64_t copy, int32_t *done);
+void close_copies(rattn_ctx *ctx);
 
 // Attention; arguments are checked. Enqueue and return.
 int32_t enqueue_forward(rattn_ctx *ctx, const rattn_forward_args *a);

@@ -32,6 +32,10 @@ DEVICE void load_rows(const Call &call, float *numbers, int tile, int head) {
   }
 }
 
+// What an exponent of 2 has less by lse. A row whose scores are all -Inf has no weights,
+// though its exponents are -Inf less -Inf.
+DEVICE float less_lse(float lse) { return lse == -infinity() ? -infinity() : -lse * LOG2E; }
+
 // s becomes p = exp(scale s - lse).
 template <class P>
 DEVICE void normalise(const Call &call, const Place &w, const float *numbers, float (&s)[2][P::SCORES][4]) {
@@ -41,17 +45,18 @@ DEVICE void normalise(const Call &call, const Place &w, const float *numbers, fl
     for (int n = 0; n < P::SCORES; n++)
 #pragma unroll
       for (int e = 0; e < 2; e++) {
-        const float lse = __int_as_float(load_shared(shared_address(numbers + score_column<P>(w, n, e))));
+        const float less =
+            less_lse(__int_as_float(load_shared(shared_address(numbers + score_column<P>(w, n, e)))));
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           float &x = s[i / 2][n][i % 2 * 2 + e];
-          x = exp2_fast(fmaf(x, call.exponent, -lse * LOG2E));
+          x = exp2_fast(fmaf(x, call.exponent, less));
         }
       }
   } else {
     for_each<P>([&](int m, int n, int e) {
-      const float lse = numbers[2 * P::ROWS + w.row(m, e / 2)];
-      s[m][n][e] = exp2_fast(fmaf(s[m][n][e], call.exponent, -lse * LOG2E));
+      const float less = less_lse(numbers[2 * P::ROWS + w.row(m, e / 2)]);
+      s[m][n][e] = exp2_fast(fmaf(s[m][n][e], call.exponent, less));
     });
   }
 }

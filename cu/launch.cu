@@ -93,7 +93,7 @@ static int32_t launch(rattn_ctx *ctx, const Kernel *k, Call c) {
   c.seen = seen, c.seers = seers;
   status = check(ctx,
                  see_rows(ctx->stream, c.lo, c.hi, c.rows, c.tokens, row_tile, keys, seen, row_tiles,
-                          ctx->fault_on_device),
+                          ctx->fault_on_device, k->kind == FORWARD ? nullptr : c.lse, c.heads),
                  "tile lists");
   if (status == RATTN_OK && keys)
     status = check(ctx, see_keys(ctx->stream, seen, row_tiles, k->stationary, seers, c.tiles), "tile lists");
@@ -145,8 +145,10 @@ int32_t enqueue_forward(rattn_ctx *ctx, const rattn_forward_args *a) {
 int32_t enqueue_backward(rattn_ctx *ctx, const rattn_backward_args *a) {
   const rattn_shape *s = &a->shape;
   ctx->work = {"backward", *s, a->rows.n, a->tokens};
+  // Terms of dq cancel, since ds of a row sum to 0. In a row of few elements nothing may
+  // be left beside its terms but the rounding of ds to 16 bits, so these go through f32.
+  int32_t dtype = s->head_dim < 8 ? (int32_t)RATTN_F32 : s->dtype;
   // dk and dv in one kernel, or in two.
-  int32_t dtype = s->dtype;
   const Kernel *list[3];
   int count = 0;
   const auto find = [&] {

@@ -2,6 +2,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <limits.h>
+#include <math.h>
 
 #include "../kernels/rattn.h"
 #include "small.h"
@@ -19,7 +20,7 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // A warp a tile of rows.
 static __global__ void see_rows_kernel(const int32_t *lo, const int32_t *hi, int32_t rows, int32_t tokens,
                                        int32_t tile_rows, bool is_stream, Seen *seen, int32_t tiles,
-                                       Fault *fault) {
+                                       Fault *fault, const float *lse, int32_t heads) {
   const int64_t tile = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
   if (tile >= tiles) return;
   Seen s = {INT_MAX, 0, 0, INT_MAX};
@@ -40,6 +41,11 @@ static __global__ void see_rows_kernel(const int32_t *lo, const int32_t *hi, int
       s.all_lo = max(s.all_lo, a), s.all_hi = min(s.all_hi, b);
     }
   }
+  if (lse) {
+    const int64_t first = tile * tile_rows, end = min((int64_t)rows, first + tile_rows) * heads;
+    for (int64_t i = first * heads + threadIdx.x % 32; i < end; i += 32)
+      if (lse[i] == -INFINITY && lo[i / heads] < hi[i / heads]) s.all_lo = INT_MAX, s.all_hi = INT_MIN;
+  }
   for (int k = 16; k > 0; k /= 2) {
     s.lo = min(s.lo, __shfl_xor_sync(~0u, s.lo, k));
     s.hi = max(s.hi, __shfl_xor_sync(~0u, s.hi, k));
@@ -50,9 +56,10 @@ static __global__ void see_rows_kernel(const int32_t *lo, const int32_t *hi, int
 }
 
 cudaError_t see_rows(cudaStream_t stream, const int32_t *lo, const int32_t *hi, int32_t rows, int32_t tokens,
-                     int32_t tile_rows, bool is_stream, Seen *seen, int32_t tiles, Fault *fault) {
+                     int32_t tile_rows, bool is_stream, Seen *seen, int32_t tiles, Fault *fault,
+                     const float *lse, int32_t heads) {
   LAUNCH(see_rows_kernel, ceil_div(tiles, WARPS), stream, lo, hi, rows, tokens, tile_rows, is_stream, seen,
-         tiles, fault);
+         tiles, fault, lse, heads);
   return cudaGetLastError();
 }
 

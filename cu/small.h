@@ -15,9 +15,12 @@ struct Fault {
 };
 
 // Finds what tiles of tile_rows query rows see: seen[tiles]. Where the rows are a stream
-// those beyond the last count as rows that see nothing.
+// those beyond the last count as rows that see nothing. No tile is seen whole that has a
+// row that sees keys and whose lse [rows, heads], if that is given, is -Inf: its scores
+// are all -Inf, and its weights of 0 must not meet an Inf of its own.
 cudaError_t see_rows(cudaStream_t stream, const int32_t *lo, const int32_t *hi, int32_t rows, int32_t tokens,
-                     int32_t tile_rows, bool is_stream, Seen *seen, int32_t tiles, Fault *fault);
+                     int32_t tile_rows, bool is_stream, Seen *seen, int32_t tiles, Fault *fault,
+                     const float *lse = nullptr, int32_t heads = 0);
 
 // Finds the tiles of rows that see tiles of tile_keys keys: from the first to the last.
 cudaError_t see_keys(cudaStream_t stream, const Seen *seen, int32_t tiles, int32_t tile_keys, Seers *seers,

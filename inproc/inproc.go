@@ -74,8 +74,16 @@ func PieceBytes(n int64) Option {
 	return func(w *world) { w.pieceBytes = max(n, 1) }
 }
 
+// Copy has messages copied by a function of the caller's, for memory that this process
+// cannot read and write by itself: a device's. It is called from the goroutine of the
+// receiver, for each piece of a message, and returns when the copy is complete.
+func Copy(copy func(dst, src unsafe.Pointer, bytes int64) error) Option {
+	return func(w *world) { w.copy = copy }
+}
+
 type world struct {
 	ends       []*Endpoint
+	copy       func(dst, src unsafe.Pointer, bytes int64) error
 	delay      func(src, dst, tag int, bytes int64) time.Duration
 	link       *link
 	drop       func(src, dst, tag int, bytes int64) bool
@@ -90,7 +98,7 @@ func New(n int, opts ...Option) []*Endpoint {
 	if n < 1 {
 		panic(fmt.Sprintf("inproc: a world of %d ranks", n))
 	}
-	w := &world{ends: make([]*Endpoint, n)}
+	w := &world{ends: make([]*Endpoint, n), copy: copyHost}
 	for _, o := range opts {
 		o(w)
 	}
@@ -146,7 +154,8 @@ type half struct {
 type match struct {
 	send, recv *half
 	copied     int64
-	hold       int // calls of Test to let pass, under Reorder
+	failure    error // of a copy
+	hold       int   // calls of Test to let pass, under Reorder
 }
 
 // Rank is this end's number.

@@ -2,8 +2,10 @@ package inproc
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"ringattn/ring/transporttest"
 )
@@ -35,5 +37,20 @@ func TestTransport(t *testing.T) {
 				transporttest.Run(t, func(*testing.T) transporttest.World { return newWorld(n, variant.opts...) })
 			})
 		}
+	}
+}
+
+// copyMarked is a copy of the caller's.
+func copyMarked(dst, src unsafe.Pointer, n int64) error {
+	copied.Add(n)
+	return copyHost(dst, src, n)
+}
+
+var copied atomic.Int64
+
+func TestCopy(t *testing.T) {
+	transporttest.Run(t, func(*testing.T) transporttest.World { return newWorld(2, Copy(copyMarked)) })
+	if copied.Load() == 0 {
+		t.Error("nothing was copied by the caller's function")
 	}
 }

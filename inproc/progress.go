@@ -75,16 +75,25 @@ func (e *Endpoint) advance(m *match) bool {
 		end = min(bytes, m.copied+piece*max(1, pieces/pollsAtMost))
 	}
 	if n := end - m.copied; n > 0 {
-		copy(unsafe.Slice((*byte)(unsafe.Add(m.recv.p, m.copied)), n),
-			unsafe.Slice((*byte)(unsafe.Add(m.send.p, m.copied)), n))
+		err := e.world.copy(unsafe.Add(m.recv.p, m.copied), unsafe.Add(m.send.p, m.copied), n)
+		if err != nil {
+			m.failure = fmt.Errorf("inproc: rank %d: message of %d bytes from rank %d, tag %d: %w", e.rank, bytes, m.send.src, m.send.tag, err)
+			return true
+		}
 	}
 	m.copied = end
 	return end == bytes
 }
 
+func copyHost(dst, src unsafe.Pointer, n int64) error {
+	copy(unsafe.Slice((*byte)(dst), n), unsafe.Slice((*byte)(src), n))
+	return nil
+}
+
 // finish tells both ends; the peer may reuse its half at once.
 func (e *Endpoint) finish(m *match) {
 	send, recv := m.send, m.recv
+	send.err, recv.err = m.failure, m.failure
 	if send.bytes != recv.bytes {
 		send.err = fmt.Errorf("inproc: rank %d: send to rank %d, tag %d: sent %d bytes, the receiver wanted %d",
 			send.src, send.dst, send.tag, send.bytes, recv.bytes)

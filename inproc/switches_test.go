@@ -55,6 +55,23 @@ func TestSendFirstHangs(t *testing.T) {
 	}
 }
 
+// TestFailedCopy: both ends get the error of a copy, and the message is over.
+func TestFailedCopy(t *testing.T) {
+	broken := errors.New("the device is gone")
+	ends := New(2, Copy(func(_, _ unsafe.Pointer, _ int64) error { return broken }))
+	for rank, err := range onEach(time.Second, ends, func(c ring.Comm) error {
+		x, _, err := message(c, c.Rank() == 0, 8, 1-c.Rank(), ring.FirstTag)
+		if err != nil {
+			return err
+		}
+		return c.WaitAll(context.Background(), []ring.Transfer{x})
+	}) {
+		if !errors.Is(err, broken) || !strings.Contains(err.Error(), "8 bytes from rank 0") {
+			t.Errorf("rank %d: got error %v", rank, err)
+		}
+	}
+}
+
 // TestMismatch: both ends are told, with both sizes.
 func TestMismatch(t *testing.T) {
 	errs := onEach(time.Second, New(2), func(c ring.Comm) error {

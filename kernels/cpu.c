@@ -2,11 +2,9 @@
 #define _POSIX_C_SOURCE 200809L
 #include "cpu.h"
 
-#include <limits.h>
-#include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
+
+#include "check.h"
 
 struct rattn_ctx {
   rattn_queue *queue;
@@ -77,85 +75,58 @@ static void cpu_free(rattn_ctx *ctx, void *p) {
   free(p);
 }
 
+static rattn_limits limits(rattn_ctx *ctx) {
+  return (rattn_limits){INT32_MAX, INT64_MAX, INT32_MAX, ctx->error, sizeof ctx->error};
+}
+
 static int32_t cpu_copy(rattn_ctx *ctx, void *dst, const void *src, int64_t bytes) {
-  if (bytes < 0) return fail(ctx, RATTN_ERR_ARG, "size is %lld bytes", (long long)bytes);
-  if (bytes && (!dst || !src))
-    return fail(ctx, RATTN_ERR_ARG, "null pointer for %lld bytes", (long long)bytes);
-  int32_t status = cpu_sync(ctx);
+  const rattn_limits l = limits(ctx);
+  int32_t status = rattn_check_bytes(&l, dst, src, bytes);
+  if (status == RATTN_OK) status = cpu_sync(ctx);
   if (status == RATTN_OK && bytes) memcpy(dst, src, (size_t)bytes);
   return status;
 }
 
 static int32_t cpu_zero(rattn_ctx *ctx, void *p, int64_t bytes) {
-  if (bytes < 0) return fail(ctx, RATTN_ERR_ARG, "size is %lld bytes", (long long)bytes);
-  if (bytes && !p) return fail(ctx, RATTN_ERR_ARG, "null pointer for %lld bytes", (long long)bytes);
+  const rattn_limits l = limits(ctx);
+  const int32_t status = rattn_check_bytes(&l, p, p, bytes);
+  if (status != RATTN_OK) return status;
   rattn_op op = {.kind = RATTN_OP_ZERO, .zero = {p, bytes}};
   rattn_queue_add(ctx->queue, &op);
   return RATTN_OK;
 }
 
-static int32_t check_shape(rattn_ctx *ctx, const rattn_shape *s) {
-  if (s->dtype < RATTN_F32 || s->dtype > RATTN_F16)
-    return fail(ctx, RATTN_ERR_ARG, "dtype is %d, want 0 (f32), 1 (bf16) or 2 (f16)", s->dtype);
-  if (s->heads < 1 || s->kv_heads < 1 || s->heads % s->kv_heads)
-    return fail(ctx, RATTN_ERR_ARG, "%d heads and %d KV heads: want a multiple of at least 1", s->heads,
-                s->kv_heads);
-  if (s->head_dim < 1) return fail(ctx, RATTN_ERR_ARG, "head_dim is %d, want at least 1", s->head_dim);
-  if (!isfinite(s->scale)) return fail(ctx, RATTN_ERR_ARG, "scale is %g", (double)s->scale);
-  return RATTN_OK;
-}
-
-static int32_t check_rows(rattn_ctx *ctx, const rattn_rows *r, int64_t tokens) {
-  if (tokens < 0 || tokens > INT32_MAX)
-    return fail(ctx, RATTN_ERR_ARG, "chunk of %lld tokens, want 0 to 2^31-1", (long long)tokens);
-  if (r->start < 0 || r->n < 0)
-    return fail(ctx, RATTN_ERR_ARG, "%lld rows from %lld", (long long)r->n, (long long)r->start);
-  if (r->n && (!r->lo || !r->hi))
-    return fail(ctx, RATTN_ERR_ARG, "lo or hi is null for %lld rows", (long long)r->n);
-  return RATTN_OK;
-}
-
-static int32_t null_tensor(rattn_ctx *ctx, const rattn_shape *s, int64_t rows, int64_t tokens) {
-  return fail(ctx, RATTN_ERR_ARG, "a tensor is null: %lld rows, %lld keys, %d/%d heads, head_dim %d",
-              (long long)rows, (long long)tokens, s->heads, s->kv_heads, s->head_dim);
-}
-
 static int32_t cpu_forward(rattn_ctx *ctx, const rattn_forward_args *a) {
-  int32_t status = check_shape(ctx, &a->shape);
-  if (status == RATTN_OK) status = check_rows(ctx, &a->rows, a->tokens);
+  const rattn_limits l = limits(ctx);
+  const int32_t status = rattn_check_forward(&l, a);
   if (status != RATTN_OK) return status;
-  if (a->rows.n && (!a->q || !a->out || !a->lse || (a->tokens && !a->kv)))
-    return null_tensor(ctx, &a->shape, a->rows.n, a->tokens);
   rattn_op op = {.kind = RATTN_OP_FORWARD, .forward = *a};
   rattn_queue_add(ctx->queue, &op);
   return RATTN_OK;
 }
 
 static int32_t cpu_delta(rattn_ctx *ctx, const rattn_delta_args *a) {
-  int32_t status = check_shape(ctx, &a->shape);
+  const rattn_limits l = limits(ctx);
+  const int32_t status = rattn_check_delta(&l, a);
   if (status != RATTN_OK) return status;
-  if (a->tokens < 0) return fail(ctx, RATTN_ERR_ARG, "%lld tokens", (long long)a->tokens);
-  if (a->tokens && (!a->out || !a->dout || !a->delta)) return null_tensor(ctx, &a->shape, a->tokens, 0);
   rattn_op op = {.kind = RATTN_OP_DELTA, .delta = *a};
   rattn_queue_add(ctx->queue, &op);
   return RATTN_OK;
 }
 
 static int32_t cpu_backward(rattn_ctx *ctx, const rattn_backward_args *a) {
-  int32_t status = check_shape(ctx, &a->shape);
-  if (status == RATTN_OK) status = check_rows(ctx, &a->rows, a->tokens);
+  const rattn_limits l = limits(ctx);
+  const int32_t status = rattn_check_backward(&l, a);
   if (status != RATTN_OK) return status;
-  if (a->rows.n &&
-      (!a->q || !a->dout || !a->lse || !a->delta || !a->dq || (a->tokens && (!a->kv || !a->dkv))))
-    return null_tensor(ctx, &a->shape, a->rows.n, a->tokens);
   rattn_op op = {.kind = RATTN_OP_BACKWARD, .backward = *a};
   rattn_queue_add(ctx->queue, &op);
   return RATTN_OK;
 }
 
 static int32_t cpu_add(rattn_ctx *ctx, float *dst, const float *src, int64_t n) {
-  if (n < 0) return fail(ctx, RATTN_ERR_ARG, "%lld elements", (long long)n);
-  if (n && (!dst || !src)) return fail(ctx, RATTN_ERR_ARG, "null pointer for %lld elements", (long long)n);
+  const rattn_limits l = limits(ctx);
+  const int32_t status = rattn_check_add(&l, dst, src, n);
+  if (status != RATTN_OK) return status;
   rattn_op op = {.kind = RATTN_OP_ADD, .add = {dst, src, n}};
   rattn_queue_add(ctx->queue, &op);
   return RATTN_OK;

@@ -58,7 +58,11 @@ import (
 // Its memory is the C library's. The workers inherit the caller's CPU affinity
 // and sleep when there is nothing to do.
 func CPU(threads int, isa string) (ring.Backend, error) {
-	return openTable(C.rattn_cpu(), 0, threads, isa)
+	t, err := openTable(C.rattn_cpu(), 0, threads, isa)
+	if err != nil {
+		return nil, err // and no nil *table in a Backend
+	}
+	return t, nil
 }
 
 // ISAs lists the instruction sets that CPU accepts on this machine, best first.
@@ -115,7 +119,7 @@ type table struct {
 	name string
 }
 
-func openTable(fn C.table, device, threads int, isa string) (ring.Backend, error) {
+func openTable(fn C.table, device, threads int, isa string) (*table, error) {
 	if fn.version != C.RATTN_ABI_VERSION || uintptr(fn.size) != unsafe.Sizeof(*fn) {
 		return nil, fmt.Errorf("kernels: open: table of version %d and %d bytes, want %d and %d",
 			fn.version, fn.size, C.RATTN_ABI_VERSION, unsafe.Sizeof(*fn))

@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define RATTN_ABI_VERSION 1
+#define RATTN_ABI_VERSION 2
 
 enum rattn_status { RATTN_OK = 0, RATTN_ERR_ARG = 1, RATTN_ERR_MEMORY = 2, RATTN_ERR_DEVICE = 3 };
 enum rattn_dtype { RATTN_F32 = 0, RATTN_BF16 = 1, RATTN_F16 = 2 };
@@ -81,6 +81,11 @@ typedef struct {
 // whether the queue has passed a mark, sync empties it; both return the first
 // error of what was enqueued. write and read copy from and to host memory after
 // everything enqueued before, and return when the copy is complete.
+//
+// The last five are NULL in a table whose memory is the host's own. copy_out and copy_in
+// start copies that run beside what is enqueued, each way in a queue of its own, and wait
+// for nothing: the source must be complete, and nothing may use the destination until
+// copied says that the copy is done, after which its mark (> 0) may be another's.
 typedef struct {
   uint32_t version;  // RATTN_ABI_VERSION
   uint32_t size;     // sizeof(rattn_backend)
@@ -104,6 +109,12 @@ typedef struct {
   int32_t (*record)(rattn_ctx *ctx, int64_t *event);
   int32_t (*query)(rattn_ctx *ctx, int64_t event, int32_t *done);
   int32_t (*sync)(rattn_ctx *ctx);
+  // Host memory that copies are fastest from and to.
+  int32_t (*host_alloc)(rattn_ctx *ctx, int64_t bytes, void **p);
+  void (*host_free)(rattn_ctx *ctx, void *p);
+  int32_t (*copy_out)(rattn_ctx *ctx, void *host, const void *src, int64_t bytes, int64_t *copy);
+  int32_t (*copy_in)(rattn_ctx *ctx, void *dst, const void *host, int64_t bytes, int64_t *copy);
+  int32_t (*copied)(rattn_ctx *ctx, int64_t copy, int32_t *done);
 } rattn_backend;
 
 const rattn_backend *rattn_cpu(void);

@@ -38,7 +38,7 @@ var launchers = []struct {
 	bare             bool
 }{
 	{size: "OMPI_COMM_WORLD_SIZE", ranks: []string{"OMPI_COMM_WORLD_RANK"}, localRank: []string{"OMPI_COMM_WORLD_LOCAL_RANK"}},
-	{size: "PMI_SIZE", ranks: []string{"PMI_RANK"}, localRank: []string{"MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"}},
+	{size: "PMI_SIZE", ranks: []string{"PMI_RANK"}, localRank: []string{"MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID", "SLURM_LOCALID"}},
 	{size: "SLURM_STEP_NUM_TASKS", needs: "PMIX_RANK", ranks: []string{"PMIX_RANK"}, localRank: []string{"SLURM_LOCALID"}},
 	{size: "SLURM_STEP_NUM_TASKS", needs: "SLURM_PROCID", ranks: []string{"SLURM_PROCID"}, localRank: []string{"SLURM_LOCALID"}},
 	{size: "MV2_COMM_WORLD_SIZE", ranks: []string{"MV2_COMM_WORLD_RANK"}, localRank: []string{"MV2_COMM_WORLD_LOCAL_RANK"}},

@@ -34,6 +34,11 @@ func TestLaunched(t *testing.T) {
 			Launch{6, "PMI_SIZE", 4, "PMI_RANK", 2, "MPI_LOCALRANKID", false},
 		},
 		{
+			"Cray's PALS",
+			"PMI_SIZE=8 PMI_RANK=5 PALS_LOCAL_RANKID=1 SLURM_LOCALID=0",
+			Launch{8, "PMI_SIZE", 5, "PMI_RANK", 1, "PALS_LOCAL_RANKID", false},
+		},
+		{
 			"srun --mpi=pmi2",
 			"PMI_SIZE=4 PMI_RANK=3 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=3 SLURM_LOCALID=1 SLURM_NTASKS=4",
 			Launch{4, "PMI_SIZE", 3, "PMI_RANK", 1, "SLURM_LOCALID", false},

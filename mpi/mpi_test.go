@@ -9,8 +9,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
+	"ringattn/kernels"
 	"ringattn/ring"
+	"ringattn/ring/devicetest"
+	"ringattn/ring/staged"
 	"ringattn/ring/transporttest"
 )
 
@@ -18,6 +22,24 @@ func TestTransport(t *testing.T) {
 	garbage, _ := strconv.Atoi(os.Getenv("RINGATTN_TEST_GARBAGE"))
 	transporttest.Run(t, func(*testing.T) transporttest.World {
 		return transporttest.World{Endpoints: []ring.Transport{communicator}, Do: do, Garbage: garbage}
+	})
+}
+
+// sameMemory is device memory that the host reaches at the same address, since the suite
+// fills messages itself.
+type sameMemory struct{ ring.Backend }
+
+func (sameMemory) View(p unsafe.Pointer) unsafe.Pointer { return p }
+
+// Ranks whose messages pass through host memory, copied late, beside ranks whose do not.
+func TestStaged(t *testing.T) {
+	const pieceBytes = 1 << 16
+	var copier ring.Copier
+	if b := kernels.Reference(); communicator.Rank()%2 == 0 {
+		copier = devicetest.New(b, sameMemory{b})
+	}
+	transporttest.Run(t, func(*testing.T) transporttest.World {
+		return transporttest.World{Endpoints: []ring.Transport{staged.New(communicator, copier, pieceBytes)}, Do: do}
 	})
 }
 
@@ -41,8 +63,12 @@ func TestWorld(t *testing.T) {
 		if _, err := Start(); err == nil {
 			t.Error("a second Start is no error")
 		}
+		m := TakesDeviceMemory()
+		if m.Why == "" {
+			t.Errorf("device memory: %v, without a reason", m.State)
+		}
 		if WorldRank() == 0 {
-			t.Logf("%s, thread level %d, CUDA %d, host %s, %+v", Version(), ThreadLevel(), CUDASupport(), Hostname(), Launched())
+			t.Logf("%s, thread level %d, device memory: %v (%s), host %s, %+v", Version(), ThreadLevel(), m.State, m.Why, Hostname(), Launched())
 		}
 	})
 }

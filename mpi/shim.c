@@ -160,6 +160,31 @@ int rmpi_cuda_support(void) {
 #endif
 }
 
+int rmpi_cuda_enabled(void) {
+  int on = -1;
+#if defined(OPEN_MPI)
+  int level, index, verbosity, bind, scope, count, length = 0;
+  if (MPI_T_init_thread(MPI_THREAD_SINGLE, &level) != MPI_SUCCESS) return -1;
+  MPI_Datatype type;
+  MPI_T_enum names;
+  MPI_T_cvar_handle handle;
+  if (MPI_T_cvar_get_index("opal_cuda_support", &index) == MPI_SUCCESS &&
+      MPI_T_cvar_get_info(index, NULL, &length, &verbosity, &type, &names, NULL, &length, &bind, &scope) ==
+          MPI_SUCCESS &&
+      MPI_T_cvar_handle_alloc(index, NULL, &handle, &count) == MPI_SUCCESS) {
+    char value[64] = {0};  // of a number as wide as the library likes
+    int size;
+    if (count == 1 && MPI_Type_size(type, &size) == MPI_SUCCESS && size <= (int)sizeof value &&
+        MPI_T_cvar_read(handle, value) == MPI_SUCCESS) {
+      on = memcmp(value, (char[sizeof value]){0}, sizeof value) != 0;
+    }
+    MPI_T_cvar_handle_free(&handle);
+  }
+  MPI_T_finalize();
+#endif
+  return on;
+}
+
 // ---- messages ----
 
 // A message is sent as pieces of piece_bytes and a last one that is shorter,

@@ -48,10 +48,12 @@ void rmpi_library_version(char *text, int bytes);
 const char *rmpi_header_version(void);
 int rmpi_is_open_mpi(void);
 int rmpi_is_mpich(void);
-// rmpi_hostname needs rmpi_start, and so does rmpi_cuda_support, which returns
-// what the library says of device pointers: 1 yes, 0 no, -1 it does not say.
+// rmpi_hostname needs rmpi_start, and so do the two that tell of device pointers: what
+// the library says of them, and whether Open MPI's parameter opal_cuda_support is on; 1
+// yes, 0 no, -1 it does not say.
 void rmpi_hostname(char *text, int bytes);
 int rmpi_cuda_support(void);
+int rmpi_cuda_enabled(void);
 
 // rmpi_irecv and rmpi_isend return a request > 0, or 0 if they failed.
 int64_t rmpi_irecv(void *p, int64_t bytes, int peer, int tag);

@@ -102,20 +102,27 @@ func Hostname() string {
 // Version names the library and the headers that it was built with. It may be
 // called before Start.
 func Version() string {
-	var text [512]C.char
-	C.rmpi_library_version(&text[0], C.int(len(text)))
 	// Open MPI goes on with who packaged it and when.
-	library, _, _ := strings.Cut(strings.Join(strings.Fields(C.GoString(&text[0])), " "), ", ")
+	library, _, _ := strings.Cut(libraryVersion(), ", ")
 	if library == "" {
 		library = "unknown MPI"
 	}
 	return fmt.Sprintf("%s (headers: %s)", library, C.GoString(C.rmpi_header_version()))
 }
 
-// CUDASupport is what the library says of device pointers: 1 yes, 0 no, -1 it
-// does not say. Open MPI before 5.0 only tells how it was built. Call it after
-// Start.
-func CUDASupport() int { return int(C.rmpi_cuda_support()) }
+func libraryVersion() string {
+	var text [512]C.char
+	C.rmpi_library_version(&text[0], C.int(len(text)))
+	return strings.Join(strings.Fields(C.GoString(&text[0])), " ")
+}
+
+// TakesDeviceMemory says whether messages may be a GPU's memory. Call it after Start.
+func TakesDeviceMemory() DeviceMemory {
+	return deviceMemory(deviceFacts{
+		library: libraryVersion(), query: int(C.rmpi_cuda_support()), enabled: int(C.rmpi_cuda_enabled()),
+		lookup: os.LookupEnv, mapped: loaded,
+	})
+}
 
 // loaded reports whether a library of that name is mapped into this process.
 func loaded(library string) bool {

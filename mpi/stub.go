@@ -42,8 +42,10 @@ func Hostname() string { return "" }
 // Version says that there is no MPI.
 func Version() string { return "none" }
 
-// CUDASupport is -1: there is no library to ask.
-func CUDASupport() int { return -1 }
+// TakesDeviceMemory says no.
+func TakesDeviceMemory() DeviceMemory {
+	return DeviceMemory{DeviceNo, "this binary was built without MPI"}
+}
 
 func isOpenMPI() bool { return false }
 

@@ -150,3 +150,29 @@ type Backend interface {
 
 	Close() error
 }
+
+// Device is a Backend whose memory the host cannot reach. Messages take such memory
+// where the Transport knows it; else package staged sends copies of it.
+type Device interface {
+	Backend
+	Copier
+}
+
+// Copier copies between host and device memory beside the kernels of a Device, and in no
+// order with them: the source must be complete, and nothing may use the destination
+// until the copy is done.
+type Copier interface {
+	// HostAlloc returns host memory that copies are fastest from and to (page-locked, for
+	// a GPU), content undefined; HostFree gives it back.
+	HostAlloc(bytes int64) (unsafe.Pointer, error)
+	HostFree(p unsafe.Pointer)
+	// CopyOut starts a copy of device memory to memory of HostAlloc, CopyIn one the
+	// other way.
+	CopyOut(host, src unsafe.Pointer, bytes int64) (Copy, error)
+	CopyIn(dst, host unsafe.Pointer, bytes int64) (Copy, error)
+	// Copied reports whether a copy is done. After true it is gone.
+	Copied(c Copy) (bool, error)
+}
+
+// Copy names a copy that is under way. The zero value is no copy.
+type Copy int64

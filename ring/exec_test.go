@@ -46,42 +46,51 @@ type rig struct {
 
 func floats(p unsafe.Pointer, n int) []float32 { return unsafe.Slice((*float32)(p), n) }
 
+func floatBytes(x []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
+}
+
 // newRig binds the job's own plans, or those that are given.
 func newRig(job *ring.Job, c ring.Comm, plans ...[]ring.Step) (*rig, error) {
+	return newRigOn(job, c, kernels.Reference(), plans...)
+}
+
+func newRigOn(job *ring.Job, c ring.Comm, b ring.Backend, plans ...[]ring.Step) (*rig, error) {
 	s, order := testShape, job.Batch.Order(c.Rank())
-	g := &rig{backend: kernels.Reference()}
+	g := &rig{backend: b}
 	g.x.Tokens = order.Tokens
 	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
 	for _, t := range []struct {
 		into *unsafe.Pointer
 		n    int
+		seed uint64 // of an input
 	}{
-		{&g.x.Q, q},
-		{&g.x.KV, 2 * kv},
-		{&g.x.Out, q},
-		{&g.x.LSE, s.Heads},
-		{&g.x.DOut, q},
-		{&g.x.Delta, s.Heads},
-		{&g.x.DQ, q},
-		{&g.x.DKV, 2 * kv},
+		{&g.x.Q, q, 1},
+		{&g.x.KV, 2 * kv, 2},
+		{&g.x.Out, q, 0},
+		{&g.x.LSE, s.Heads, 0},
+		{&g.x.DOut, q, 3},
+		{&g.x.Delta, s.Heads, 0},
+		{&g.x.DQ, q, 0},
+		{&g.x.DKV, 2 * kv, 0},
 	} {
-		p, err := g.backend.Alloc(int64(4 * t.n * order.Tokens))
+		// Whatever is not written shows.
+		all := slices.Repeat([]float32{float32(math.NaN())}, t.n*order.Tokens)
+		for _, p := range order.Pieces {
+			for i := range p.Pos.Len() {
+				if t.seed > 0 {
+					copy(all[(p.At+i)*t.n:], values(p.Row, p.Pos.Start+i, t.n, t.seed))
+				}
+			}
+		}
+		p, err := g.backend.Alloc(int64(4 * len(all)))
+		if err == nil {
+			err = g.backend.Write(p, floatBytes(all))
+		}
 		if err != nil {
 			return nil, err
 		}
 		*t.into = p
-		// Whatever is not written shows.
-		for i := range floats(p, t.n*order.Tokens) {
-			floats(p, t.n*order.Tokens)[i] = float32(math.NaN())
-		}
-	}
-	for _, p := range order.Pieces {
-		for i := range p.Pos.Len() {
-			at := p.At + i
-			copy(floats(g.x.Q, q*order.Tokens)[at*q:], values(p.Row, p.Pos.Start+i, q, 1))
-			copy(floats(g.x.KV, 2*kv*order.Tokens)[at*2*kv:], values(p.Row, p.Pos.Start+i, 2*kv, 2))
-			copy(floats(g.x.DOut, q*order.Tokens)[at*q:], values(p.Row, p.Pos.Start+i, q, 3))
-		}
 	}
 	if plans == nil {
 		plans = [][]ring.Step{job.PlanOf(c.Rank(), ring.Forward), job.PlanOf(c.Rank(), ring.Backward)}
@@ -92,19 +101,23 @@ func newRig(job *ring.Job, c ring.Comm, plans ...[]ring.Step) (*rig, error) {
 }
 
 // put copies the rank's outputs into token order.
-func (g *rig) put(job *ring.Job, rank int, out result) {
+func (g *rig) put(job *ring.Job, rank int, out result) error {
 	order, tokens := job.Batch.Order(rank), job.Batch.Layout.Tokens
 	for name, t := range map[string]struct {
 		p unsafe.Pointer
 		n int
 	}{"out": {g.x.Out, 6}, "lse": {g.x.LSE, 2}, "dq": {g.x.DQ, 6}, "dkv": {g.x.DKV, 6}} {
-		all := floats(t.p, t.n*order.Tokens)
+		all := make([]float32, t.n*order.Tokens)
+		if err := g.backend.Read(floatBytes(all), t.p); err != nil {
+			return err
+		}
 		for _, p := range order.Pieces {
 			for i := range p.Pos.Len() {
 				copy(out[name][(p.Row*tokens+p.Pos.Start+i)*t.n:], all[(p.At+i)*t.n:(p.At+i+1)*t.n])
 			}
 		}
 	}
+	return nil
 }
 
 // runJob runs both passes on all ranks and gives the results and each rank's
@@ -115,6 +128,14 @@ func runJob(job *ring.Job, timeout time.Duration, options ...inproc.Option) (res
 
 // runPlans is runJob with plans by rank and pass in place of the job's own.
 func runPlans(job *ring.Job, plans map[int][][]ring.Step, timeout time.Duration, options ...inproc.Option) (result, []error) {
+	plain := func(_ int, end ring.Transport) (ring.Transport, ring.Backend) { return end, kernels.Reference() }
+	return runOn(job, plain, plans, timeout, options...)
+}
+
+// runOn is runPlans with what on makes of the end of each rank.
+func runOn(job *ring.Job, on func(rank int, end ring.Transport) (ring.Transport, ring.Backend),
+	plans map[int][][]ring.Step, timeout time.Duration, options ...inproc.Option,
+) (result, []error) {
 	n := job.Batch.Layout.Tokens * len(job.Batch.Mask.Rows)
 	out := result{"out": make([]float32, 6*n), "lse": make([]float32, 2*n), "dq": make([]float32, 6*n), "dkv": make([]float32, 6*n)}
 	errs := make([]error, job.Ranks())
@@ -122,19 +143,20 @@ func runPlans(job *ring.Job, plans map[int][][]ring.Step, timeout time.Duration,
 	var lock sync.Mutex
 	for rank, end := range inproc.New(job.Ranks(), options...) {
 		all.Go(func() {
-			g, err := newRig(job, ring.Comm{Transport: end, Timeout: timeout}, plans[rank]...)
+			t, b := on(rank, end)
+			g, err := newRigOn(job, ring.Comm{Transport: t, Timeout: timeout}, b, plans[rank]...)
 			for _, p := range []ring.Pass{ring.Forward, ring.Backward} {
 				if err == nil {
 					_, err = g.exec.Run(context.Background(), p)
 				}
 			}
-			errs[rank] = err
 			if err == nil {
 				lock.Lock()
-				g.put(job, rank, out)
+				err = g.put(job, rank, out)
 				lock.Unlock()
 				g.exec.Close()
 			}
+			errs[rank] = err
 		})
 	}
 	all.Wait()

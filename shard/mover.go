@@ -3,8 +3,8 @@ package shard
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"math"
-	"unsafe"
 
 	"ringattn/half"
 	"ringattn/segments"
@@ -65,9 +65,45 @@ func (m *Mover) local(pos int) int {
 // byte Offset + t*Stride, its heads one after another.
 type Place struct{ Offset, Stride int64 }
 
+// Window is consecutive positions of one row, all of which the rank holds. At[i] numbers
+// position Pos+i in the memory that is read or written: by kernel order, or as a caller
+// likes that keeps a window's tokens elsewhere; -1 is padding.
+type Window struct {
+	Row, Pos int
+	At       []int32
+}
+
+// Windows cuts what the rank holds into windows of at most n positions.
+func (m *Mover) Windows(n int) iter.Seq[Window] {
+	return func(yield func(Window) bool) {
+		for row := range m.at {
+			local := 0
+			for _, s := range m.spans {
+				for pos := s.Start; pos < s.End; {
+					n := min(n, s.End-pos)
+					if !yield(Window{row, pos, m.at[row][local : local+n]}) {
+						return
+					}
+					pos, local = pos+n, local+n
+				}
+			}
+		}
+	}
+}
+
 // Load copies the rank's tokens of t, unconverted, to memory.
 func (m *Mover) Load(t tensorfile.Tensor, memory []byte, to Place) error {
-	return m.blocks(t, func(block []byte, off, unit int64, at []int32, head int64) error {
+	for w := range m.Windows(math.MaxInt) {
+		if err := m.LoadWindow(t, w, memory, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// LoadWindow copies a window of t.
+func (m *Mover) LoadWindow(t tensorfile.Tensor, w Window, memory []byte, to Place) error {
+	return m.blocks(t, w, func(block []byte, off, unit int64, at []int32, head int64) error {
 		if err := m.in.File.ReadAt(t, block, off); err != nil {
 			return err
 		}
@@ -82,8 +118,18 @@ func (m *Mover) Load(t tensorfile.Tensor, memory []byte, to Place) error {
 
 // Store writes the rank's tokens of t from float32 memory, rounded to t's dtype
 // at this one place; padding becomes fill.
-func (m *Mover) Store(w *tensorfile.Writer, t tensorfile.Tensor, memory []byte, from Place, fill float32) error {
-	return m.blocks(t, func(block []byte, off, unit int64, at []int32, head int64) error {
+func (m *Mover) Store(out *tensorfile.Writer, t tensorfile.Tensor, memory []byte, from Place, fill float32) error {
+	for w := range m.Windows(math.MaxInt) {
+		if err := m.StoreWindow(out, t, w, memory, from, fill); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// StoreWindow writes a window of t.
+func (m *Mover) StoreWindow(out *tensorfile.Writer, t tensorfile.Tensor, w Window, memory []byte, from Place, fill float32) error {
+	return m.blocks(t, w, func(block []byte, off, unit int64, at []int32, head int64) error {
 		size := t.DType.Size()
 		for i, token := range at {
 			dst := block[int64(i)*unit:][:unit]
@@ -94,15 +140,14 @@ func (m *Mover) Store(w *tensorfile.Writer, t tensorfile.Tensor, memory []byte, 
 			src := memory[from.Offset+int64(token)*from.Stride+head/size*4:][:unit/size*4]
 			encode(t.DType, dst, src, 0)
 		}
-		return w.WriteAt(t, block, off)
+		return out.WriteAt(t, block, off)
 	})
 }
 
-// blocks cuts the rank's part of t into pieces that are contiguous in the file:
-// block is a buffer for len(at) units of unit bytes, which stand at byte off of
-// the tensor; unit i belongs to token at[i] of the kernel order (-1: padding), at
-// byte head of that token's numbers.
-func (m *Mover) blocks(t tensorfile.Tensor, do func(block []byte, off, unit int64, at []int32, head int64) error) error {
+// blocks cuts a window of t into pieces that are contiguous in the file: block is a
+// buffer for len(at) units of unit bytes, which stand at byte off of the tensor; unit i
+// belongs to token at[i] (-1: padding), at byte head of that token's numbers.
+func (m *Mover) blocks(t tensorfile.Tensor, w Window, do func(block []byte, off, unit int64, at []int32, head int64) error) error {
 	// A head of one token: HeadDim numbers, or one in lse.
 	heads, headBytes := t.Shape[1], t.DType.Size()
 	if m.in.BSHD {
@@ -116,22 +161,18 @@ func (m *Mover) blocks(t tensorfile.Tensor, do func(block []byte, off, unit int6
 		unit, passes = heads*headBytes, 1
 	}
 	most := int(max(1, blockBytes/unit))
-	for row := range m.at {
-		for pass := range passes {
-			local := 0
-			for _, s := range m.spans {
-				for pos := s.Start; pos < s.End; {
-					n := min(most, s.End-pos)
-					if need := int64(n) * unit; int64(len(m.block)) < need {
-						m.block = make([]byte, need)
-					}
-					off := ((int64(row)*passes+pass)*int64(m.in.Tokens) + int64(pos)) * unit
-					if err := do(m.block[:int64(n)*unit], off, unit, m.at[row][local:local+n], pass*headBytes); err != nil {
-						return fmt.Errorf("shard: rank %d: tensor %q, row %d, tokens [%d,%d): %w", m.rank, t.Name, row, pos, pos+n, err)
-					}
-					pos, local = pos+n, local+n
-				}
+	for pass := range passes {
+		for i := 0; i < len(w.At); {
+			n := min(most, len(w.At)-i)
+			if need := int64(n) * unit; int64(len(m.block)) < need {
+				m.block = make([]byte, need)
 			}
+			pos := w.Pos + i
+			off := ((int64(w.Row)*passes+pass)*int64(m.in.Tokens) + int64(pos)) * unit
+			if err := do(m.block[:int64(n)*unit], off, unit, w.At[i:i+n], pass*headBytes); err != nil {
+				return fmt.Errorf("shard: rank %d: tensor %q, row %d, tokens [%d,%d): %w", m.rank, t.Name, w.Row, pos, pos+n, err)
+			}
+			i += n
 		}
 	}
 	return nil
@@ -156,6 +197,3 @@ func encode(d tensorfile.DType, dst, src []byte, fill float32) {
 		}
 	}
 }
-
-// Bytes is memory at p as a slice; p is not of the Go heap.
-func Bytes(p unsafe.Pointer, n int64) []byte { return unsafe.Slice((*byte)(p), n) }

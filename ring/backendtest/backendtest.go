@@ -39,6 +39,11 @@ const (
 	TolRoundedOut = 6e-3
 	// TolRoundedGrad is the same for gradients.
 	TolRoundedGrad = 1e-2
+	// TolRoundedHalfOut and TolRoundedHalfGrad are for f16 tensors where p and ds are
+	// rounded to f16, to some 2^-12 each.
+	TolRoundedHalfOut = 1e-3
+	// TolRoundedHalfGrad is the same for gradients.
+	TolRoundedHalfGrad = 2e-3
 	// RowFactor is how much worse than the tensor's bound a single row may be.
 	RowFactor = 4
 )
@@ -78,15 +83,41 @@ func Run(t *testing.T, open func(t *testing.T) ring.Backend) {
 // RunRounded is Run for a backend that rounds p and ds to bf16 before their products
 // where the tensors are bf16, as the instructions that multiply bf16 ask for.
 func RunRounded(t *testing.T, open func(t *testing.T) ring.Backend) {
-	Run(t, func(t *testing.T) ring.Backend { return rounding{open(t)} })
+	RunWithin(t, Limits{RoundsBF16: true}, open)
 }
 
-type rounding struct{ ring.Backend }
+// Limits says what a backend does not do.
+type Limits struct {
+	RoundsBF16 bool // p and ds of bf16 tensors are rounded to bf16
+	RoundsF16  bool // those of f16 tensors to f16
+	MaxHeadDim int  // a larger head_dim is refused; 0: none is
+}
+
+// RunWithin is Run for a backend of limits.
+func RunWithin(t *testing.T, l Limits, open func(t *testing.T) ring.Backend) {
+	Run(t, func(t *testing.T) ring.Backend { return limited{open(t), l} })
+}
+
+type limited struct {
+	ring.Backend
+	limits Limits
+}
+
+func limitsOf(b ring.Backend) Limits {
+	if l, ok := b.(limited); ok {
+		return l.limits
+	}
+	return Limits{}
+}
 
 // bounds are those of b for out and for dq, dk, dv of a dtype.
 func bounds(b ring.Backend, d ring.DType) (out, grad float64) {
-	if _, ok := b.(rounding); ok && d == ring.BF16 {
+	l := limitsOf(b)
+	switch {
+	case d == ring.BF16 && l.RoundsBF16:
 		return TolRoundedOut, TolRoundedGrad
+	case d == ring.F16 && l.RoundsF16:
+		return TolRoundedHalfOut, TolRoundedHalfGrad
 	}
 	return TolOut, TolGrad
 }

@@ -1,8 +1,10 @@
 package backendtest
 
 import (
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"ringattn/ring"
@@ -21,7 +23,28 @@ func testShapes(t *testing.T, b ring.Backend) {
 			// Few pairs where heads and D are many.
 			c.queries = max(20, min(220, 20_000/(c.heads*dim)))
 			c.keys = c.queries + 30*(n%4)
+			if most := limitsOf(b).MaxHeadDim; most > 0 && dim > most {
+				refuses(t, b, newProblem(c))
+				continue
+			}
 			newProblem(c).check(t, b)
+		}
+	}
+}
+
+// refuses demands that a head_dim is refused by name, in either pass.
+func refuses(t *testing.T, b ring.Backend, p *problem) {
+	t.Helper()
+	d := newDevice(t, b)
+	defer d.free()
+	x := p.upload(d)
+	chunk, rows, grad := p.uploadChunk(d, 0)
+	for pass, err := range map[string]error{
+		"forward":  b.Forward(p.shape, &x, chunk, rows, true),
+		"backward": b.Backward(p.shape, &x, chunk, rows, grad, true),
+	} {
+		if want := fmt.Sprintf("head_dim is %d", p.dim); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %s: error %v, want %q in it", p.config, pass, err, want)
 		}
 	}
 }

@@ -1,0 +1,219 @@
+package cmd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+
+	"ringattn/gpu"
+	"ringattn/kernels"
+	"ringattn/ring"
+)
+
+func (o *options) wantsGPU() bool { return o.backend == "auto" || o.backend == "cuda" }
+
+// chooseGPU finds the GPU of the rank that is localRank-th of its node; there is none
+// where it is to compute on the CPU. The GPU becomes the calling thread's, so that an MPI
+// that starts on it afterwards knows which one to use.
+func (w *world) chooseGPU(localRank int) error {
+	if !w.options.wantsGPU() {
+		return nil
+	}
+	d, err := selectGPU(localRank)
+	switch {
+	case err == nil:
+		w.gpu = d
+	case w.options.backend == "cuda":
+		return environmentError("--backend cuda: %w", err)
+	default:
+		w.noGPU = err
+	}
+	return nil
+}
+
+func selectGPU(localRank int) (*kernels.CUDADevice, error) {
+	facts := kernels.LookCUDA()
+	if facts.Devices == 0 {
+		return nil, facts.Why
+	}
+	d, err := kernels.SelectCUDA(gpu.Index(facts.Devices, localRank))
+	if err != nil {
+		return nil, err
+	}
+	return &d, nil
+}
+
+// logGPU tells what computes, where that needs telling.
+func (w *world) logGPU() {
+	switch {
+	case w.gpu != nil:
+		w.log.Debug().Str("gpu", w.gpu.UUID).Int("device", w.gpu.Index).Msg("computes on the GPU")
+		if n := gpuSharers(w.hosts, w.Rank()); n > 1 && firstOfGPU(w.hosts, w.Rank()) {
+			w.log.Warn().Msgf("%s compute on %s, %s: their kernels take turns, and times say nothing of as many GPUs", plural(n, "rank"), w.gpu.Name, w.gpu.UUID)
+		}
+	case w.noGPU == nil:
+	case w.Rank() == 0 && kernels.CUDABuilt, w.Rank() > 0 && w.hosts[0].GPU != "":
+		w.log.Info().Msgf("computes on the CPU: %v", w.noGPU)
+	default:
+		w.log.Debug().Msgf("computes on the CPU: %v", w.noGPU)
+	}
+}
+
+// onGPU names the rank's GPU, behind other words.
+func (w *world) onGPU() string {
+	if w.gpu == nil {
+		return ""
+	}
+	return fmt.Sprintf(", %s %s", w.gpu.Name, w.gpu.Capability)
+}
+
+// gpuSharers counts the ranks, this one included, that compute on a rank's GPU; 0 where
+// it has none.
+func gpuSharers(hosts []hostFacts, rank int) int {
+	n := 0
+	for _, h := range hosts {
+		if h.GPU != "" && h.GPU == hosts[rank].GPU && h.Host == hosts[rank].Host {
+			n++
+		}
+	}
+	return n
+}
+
+// firstOfGPU says whether no lower rank has the same GPU.
+func firstOfGPU(hosts []hostFacts, rank int) bool {
+	return gpuSharers(hosts[:rank+1], rank) == 1
+}
+
+// gpuFor is the GPU that computes a shape on this rank, nil for the CPU.
+func (w *world) gpuFor(s ring.Shape) (*kernels.CUDADevice, error) {
+	if w.gpu == nil || s.HeadDim <= kernels.MaxCUDAHeadDim {
+		return w.gpu, nil
+	}
+	why := fmt.Sprintf("head_dim is %d, the CUDA kernels take 1 to %d", s.HeadDim, kernels.MaxCUDAHeadDim)
+	if w.options.backend == "cuda" {
+		return nil, usageError("--backend cuda: %s; --backend cpu takes any", why)
+	}
+	if w.Rank() == 0 {
+		w.log.Info().Msgf("computes on the CPU: %s", why)
+	}
+	return nil, nil
+}
+
+// openBackend opens what computes on this rank: a GPU, or the CPU where there is none.
+func (w *world) openBackend(gpu *kernels.CUDADevice) (ring.Backend, error) {
+	var b ring.Backend
+	var err error
+	switch {
+	case gpu != nil:
+		b, err = kernels.CUDA(gpu.Index)
+	case w.options.backend == "ref":
+		b = kernels.Reference()
+	default:
+		if b, err = kernels.CPU(w.threads, os.Getenv("RINGATTN_TEST_ISA")); err == nil {
+			b, err = standIn(b, w.Rank())
+		}
+	}
+	if err != nil {
+		return nil, withCode(exitEnvironment, err)
+	}
+	return delayed(b)
+}
+
+// threads is how many threads of the CPU compute, and why so many.
+func (a *attention) threads() (n int, why string) {
+	if a.gpu != nil {
+		return 1, "the GPU computes"
+	}
+	return a.world.threads, a.world.why
+}
+
+// claim is what a rank wants of memory that it may share with others.
+type claim struct {
+	Of    string // whose memory
+	Bytes int64
+	Free  int64 // of it, as the rank sees it; 0: not known
+}
+
+// claims is what the rank wants of its node's memory and of its GPU's.
+func (a *attention) claims() ([]claim, error) {
+	w, gpu := a.world, a.gpu
+	// Loading and storing take four bytes a position on top.
+	positions := 4 * int64(a.batch) * int64(a.job.Batch.Layout.RankTokens(w.Rank()))
+	layer := a.job.Memory(w.Rank(), a.shape, a.backward)
+	node := claim{"node " + w.host.Host, positions, w.host.FreeBytes}
+	if text := os.Getenv("RINGATTN_TEST_FREE_BYTES"); text != "" {
+		free, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return nil, environmentError("RINGATTN_TEST_FREE_BYTES is %q, want a number", text)
+		}
+		node.Free = free
+	}
+	if gpu == nil {
+		node.Bytes += layer
+		return []claim{node}, nil
+	}
+	node.Bytes += bufferBytes
+	if w.gpuFree == 0 {
+		// All ranks have their contexts now, and none of them any tensors.
+		now, err := kernels.SelectCUDA(gpu.Index)
+		if err != nil {
+			return nil, withCode(exitEnvironment, err)
+		}
+		w.gpuFree = now.FreeBytes
+	}
+	chunk := 0
+	for _, p := range a.passList() {
+		for s := range a.job.Plan(w.Rank(), p) {
+			if s.Op == ring.Attend {
+				chunk = max(chunk, s.Range.Len())
+			}
+		}
+	}
+	tokens := int64(a.job.Batch.Order(w.Rank()).Tokens)
+	workspace := kernels.WorkspaceCUDA(gpu.Index, a.shape, tokens, int64(chunk), a.backward)
+	return []claim{node, {"GPU " + gpu.UUID + " of node " + w.host.Host, layer + workspace, w.gpuFree}}, nil
+}
+
+// fits refuses a problem that the free memory of a node or GPU will not hold, before any
+// of it is allocated.
+func (a *attention) fits(ctx context.Context, mine []claim) error {
+	w := a.world
+	text, err := json.Marshal(mine)
+	if err != nil {
+		return err
+	}
+	all, err := w.AllGather(ctx, text)
+	if err != nil {
+		return err
+	}
+	claims := make([][]claim, len(all))
+	for r, text := range all {
+		if err := json.Unmarshal(text, &claims[r]); err != nil {
+			return fmt.Errorf("what rank %d wants of memory: %w", r, err)
+		}
+	}
+	return refuse(w.Rank(), claims)
+}
+
+// refuse finds memory that a rank and those it shares it with want more of than is free.
+func refuse(rank int, claims [][]claim) error {
+	for _, mine := range claims[rank] {
+		var together int64
+		ranks := 0
+		for _, theirs := range claims {
+			for _, c := range theirs {
+				if c.Of == mine.Of {
+					together += c.Bytes
+					ranks++
+				}
+			}
+		}
+		if mine.Free > 0 && together > mine.Free {
+			return environmentError("not enough memory: rank %d needs %s, %s of %s together %s, free are %s; use more nodes or fewer tokens",
+				rank, bytesText(mine.Bytes), plural(ranks, "rank"), mine.Of, bytesText(together), bytesText(mine.Free))
+		}
+	}
+	return nil
+}

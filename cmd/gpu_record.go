@@ -1,0 +1,50 @@
+package cmd
+
+import (
+	"fmt"
+	"strings"
+
+	"ringattn/gpu"
+	"ringattn/kernels"
+)
+
+// gpuRecord is a rank's GPU as records have it: what CUDA says, and under nvml what
+// NVIDIA's management library does, where it is there.
+type gpuRecord struct {
+	Device     int       `json:"device"` // as CUDA counts those that the rank may use
+	Name       string    `json:"name"`
+	UUID       string    `json:"uuid"`
+	PCI        string    `json:"pci"`
+	Capability string    `json:"capability"`
+	NVML       gpu.Facts `json:"nvml"`
+}
+
+// readGPU describes the GPU that computes the problem, nil where none does.
+func (a *attention) readGPU() *gpuRecord {
+	if a.gpu == nil {
+		return nil
+	}
+	return newGPURecord(*a.gpu)
+}
+
+func newGPURecord(d kernels.CUDADevice) *gpuRecord {
+	return &gpuRecord{d.Index, d.Name, d.UUID, d.PCI, d.Capability, gpu.ReadIndex(d.Index, d.UUID)}
+}
+
+// text is the record for people; sharers is how many ranks compute on the GPU.
+func (r *gpuRecord) text(sharers int) string {
+	parts := []string{r.Name, r.Capability, r.UUID, r.PCI}
+	if x := r.NVML.SMClockMHz; x != nil {
+		parts = append(parts, fmt.Sprintf("%d MHz", *x))
+	}
+	if x := r.NVML.PowerW; x != nil {
+		parts = append(parts, fmt.Sprintf("%.0f W", *x))
+	}
+	if why, ok := r.NVML.Unread["nvml"]; ok {
+		parts = append(parts, "no more: "+why)
+	}
+	if sharers > 1 {
+		parts = append(parts, "shared by "+plural(sharers, "rank"))
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,22 @@
+// hopper.h: the kernels made of what sm_90a alone has (ptx.cuh).
+#ifndef RATTN_HOPPER_H
+#define RATTN_HOPPER_H
+
+#include "context.h"
+
+namespace rattn {
+
+// Whether hopper_forward computes such a call on this device: bf16 or f16, head_dim in
+// (256, 512], at least one key.
+bool has_hopper_forward(const rattn_ctx *ctx, const rattn_shape *s, int64_t tokens);
+
+// Enqueues a forward. c is complete but for the tile lists.
+int32_t hopper_forward(rattn_ctx *ctx, int32_t dtype, Call c);
+
+// The same for the backward.
+bool has_hopper_backward(const rattn_ctx *ctx, const rattn_shape *s, int64_t tokens);
+int32_t hopper_backward(rattn_ctx *ctx, int32_t dtype, const Call &c);
+
+}  // namespace rattn
+
+#endif
