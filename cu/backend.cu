@@ -53,6 +53,7 @@ static int32_t prepare(rattn_ctx *ctx) {
   snprintf(ctx->name, sizeof ctx->name, "cuda device %d, %.80s, sm_%d%d", ctx->device, p.name, p.major,
            p.minor);
   if (p.major < 8) return fail(ctx, RATTN_ERR_DEVICE, "%s is older than sm_80", ctx->name);
+  ctx->architecture = 10 * p.major + p.minor;
   ctx->shared_bytes = (int32_t)p.sharedMemPerBlockOptin;
   ctx->processors = p.multiProcessorCount;
   int count;
@@ -93,7 +94,7 @@ static void close_context(rattn_ctx *ctx) {
     }
     close_copies(ctx);
     for (int64_t i = 0; i < ctx->spare_count; i++) cudaEventDestroy(ctx->spare[i]);
-    Buffer *all[] = {&ctx->lists, &ctx->reach, &ctx->q, &ctx->kv, &ctx->dout};
+    Buffer *all[] = {&ctx->lists, &ctx->reach, &ctx->numbers, &ctx->q, &ctx->kv, &ctx->dout};
     for (Buffer *b : all) cudaFree(b->p);
     if (ctx->fault) cudaFreeHost(ctx->fault);
     if (ctx->stream) cudaStreamDestroy(ctx->stream);

@@ -13,10 +13,12 @@ namespace {
 struct Runner {
   const rattn_backend *b;
   rattn_ctx *ctx;
+  int only;
   int count = 0, failures = 0;
   double worst[3] = {};
 
   void operator()(const Config &c) {
+    if (only && c.dim != only) return;
     count++;
     const std::string wrong = verify(b, ctx, c, &worst[c.dtype]);
     if (getenv("DRIVER_VERBOSE"))
@@ -28,8 +30,8 @@ struct Runner {
 };
 }  // namespace
 
-int run_all(const rattn_backend *b, rattn_ctx *ctx, bool quick) {
-  Runner run = {b, ctx};
+int run_all(const rattn_backend *b, rattn_ctx *ctx, bool quick, int only) {
+  Runner run = {b, ctx, only};
   const int groups[][2] = {{1, 1}, {2, 1}, {8, 1}, {6, 2}, {4, 4}};
   // Head sizes, in turn with dtypes, groups, masks, chunks.
   int n = 0;
@@ -54,6 +56,21 @@ int run_all(const rattn_backend *b, rattn_ctx *ctx, bool quick) {
     for (int keys : {0, 1, 63, 64, 65, 127, 200})
       for (int dtype = 0; dtype < 3; dtype++, n++)
         run({dtype, 2, 1, n % 2 ? 16 : 128, rows, keys, (Mask)(n % MASKS), 1 + n % 2, n % 3});
+  // The same above 256, where rows of a tile are of several heads.
+  const int above[][2] = {{1, 1}, {2, 1}, {8, 1}, {6, 3}, {12, 1}};
+  for (int rows : {1, 7, 8, 9, 63, 64, 65, 127, 200})
+    for (int keys : {0, 1, 63, 64, 65, 127, 200})
+      for (int dtype = 1; dtype < 3; dtype++, n++) {
+        if (quick && n % 9) continue;
+        run({dtype, above[n % 5][0], above[n % 5][1], n % 7 ? 512 : 328, rows, keys, (Mask)(n % MASKS),
+             1 + n % 2, n % 3});
+      }
+  for (int mask = 0; mask < MASKS; mask++)
+    for (int dtype = 1; dtype < 3; dtype++)
+      for (int heads : {1, 2, 8}) {
+        if (quick) continue;
+        run({dtype, heads, 1, 512, 500, 1000, (Mask)mask, 2, 1, 2});
+      }
   for (int dim : {64, 128, 256, 512})
     for (int dtype = 0; dtype < 3; dtype++) {
       if (quick) continue;
@@ -86,6 +103,7 @@ int run_all(const rattn_backend *b, rattn_ctx *ctx, bool quick) {
   int differ = 0;
   for (int dtype = 0; dtype < 3; dtype++)
     for (int dim : {64, 80, 128, 256, 512}) {
+      if (only && dim != only) continue;
       const Config c = {dtype, 4, 2, dim, 300, 300, CAUSAL, 2};
       const std::string wrong = repeat(b, ctx, c, quick ? 2 : 20);
       if (wrong.empty()) continue;

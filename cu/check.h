@@ -52,8 +52,8 @@ Results<float> run(const rattn_backend *b, rattn_ctx *ctx, const Problem &p);
 std::string verify(const rattn_backend *b, rattn_ctx *ctx, const Config &c, double *worst);
 std::string repeat(const rattn_backend *b, rattn_ctx *ctx, const Config &c, int times);
 
-// All cases; returns the number of failures.
-int run_all(const rattn_backend *b, rattn_ctx *ctx, bool quick);
+// All cases, or those of one head_dim (only > 0); returns the number of failures.
+int run_all(const rattn_backend *b, rattn_ctx *ctx, bool quick, int only = 0);
 
 std::vector<char> encode(const std::vector<double> &x, int dtype);
 double round_to(double x, int dtype);

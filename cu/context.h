@@ -38,6 +38,7 @@ struct rattn_ctx {
   int device;
   char name[128], error[512];
   int32_t shared_bytes, processors;  // shared memory that a block may have
+  int32_t architecture;              // 90 for sm_90
   int32_t variant;                   // of kernels, where there are several; set by the driver
   cudaStream_t stream;
   rattn::Fault *fault, *fault_on_device;
@@ -51,7 +52,7 @@ struct rattn_ctx {
   int64_t spare_count;
   int64_t issued, passed;
 
-  rattn::Buffer lists, reach, q, kv, dout;  // tile lists; padded tensors
+  rattn::Buffer lists, reach, numbers, q, kv, dout;  // tile lists; lse and delta; padded tensors
 
   // Copies beside the kernels: a stream each way, and what is or was under way.
   cudaStream_t out, in;

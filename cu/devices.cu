@@ -108,5 +108,7 @@ extern "C" int64_t rattn_cuda_workspace(int32_t device, const rattn_shape *s, in
     bytes += q + kv + (backward ? q : 0);
   else if (s->dtype != RATTN_F32 && s->scale < 0)
     bytes += q;
+  // hopper_backward.cu: lse and delta of tiles of 64 rows.
+  if (backward && s->dtype != RATTN_F32 && s->head_dim > 256) bytes += (rows / 64 + 1) * s->heads * 512;
   return bytes;
 }

@@ -1,16 +1,23 @@
 // driver.cu: checks and times the CUDA backend by itself, without Go and MPI.
 //
-//   driver [--device N] [--quick] check
-//   driver [--device N] [--variant N] bench [DTYPE,HEADS/KV,DIM,SEQ,MASK ...]    masks: full, causal,
-//   window:W, docs:N
+//   driver [--device N] [--quick] [--only D] check
+//   driver [--device N] [--variant N] [--forward] bench [DTYPE,HEADS/KV,DIM,SEQ,MASK ...]
 //
-// bench prints a row a shape: milliseconds and TFLOP/s of forward and backward, by CUDA
-// events, the median of repeats on random data; FLOPs are 4 heads dim pairs forward and
-// 2.5 times that backward. A few rows and keys of the result are checked before.
+// Masks: full; the others are causal: causal, window:W, docs:N (documents of N tokens),
+// docs:FILE (a length a line), docs:lognormal:MEDIAN:SIGMA.
+//
+// bench prints a row a shape, of forward and backward: milliseconds and TFLOP/s of short
+// runs (median of repeats over 0.2 s after 0.3 s of rest, by CUDA events), and TFLOP/s of
+// long ones (mean over 0.5 s back to back, after 0.3 s of the same: GPUs lower their clock
+// when they draw too much power). FLOPs are 4 heads dim pairs forward and 2.5 times that
+// backward. A few rows and keys of the result are checked before. --forward leaves the
+// backward out. --variant takes other kernels, where a build has them; with one that
+// there is not (say 9), those for sm_80 in place of those for sm_90a.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -20,31 +27,56 @@
 using namespace check;
 
 static const char *const DEFAULT_SHAPES[] = {
-    "bf16,32/32,64,16384,causal", "bf16,16/16,128,16384,causal",    "bf16,8/8,256,16384,causal",
-    "bf16,8/8,512,16384,causal",  "bf16,32/32,64,16384,full",       "bf16,16/16,128,16384,full",
-    "bf16,8/8,256,16384,full",    "bf16,8/8,512,16384,full",        "bf16,64/8,128,16384,causal",
-    "bf16,32/4,512,16384,causal", "bf16,8/8,256,65536,window:1024", "bf16,16/16,128,16384,docs:780",
-    "f16,16/16,128,16384,causal", "bf16,8/8,80,16384,causal",       "bf16,8/8,576,8192,causal",
-    "f32,16/16,64,4096,causal",   "f32,8/8,128,4096,causal",        "f32,4/4,512,4096,causal",
+    "bf16,32/32,64,16384,causal",     "bf16,16/16,128,16384,causal",
+    "bf16,8/8,256,16384,causal",      "bf16,8/8,512,16384,causal",
+    "bf16,32/32,64,16384,full",       "bf16,16/16,128,16384,full",
+    "bf16,8/8,256,16384,full",        "bf16,8/8,512,16384,full",
+    "bf16,64/8,128,16384,causal",     "bf16,32/4,512,16384,causal",
+    "bf16,32/4,512,16384,full",       "bf16,32/4,512,65536,docs:lognormal:1000:1",
+    "bf16,8/8,256,65536,window:1024", "bf16,16/16,128,16384,docs:780",
+    "f16,16/16,128,16384,causal",     "bf16,8/8,80,16384,causal",
+    "bf16,8/8,576,8192,causal",       "f32,16/16,64,4096,causal",
+    "f32,8/8,128,4096,causal",        "f32,4/4,512,4096,causal",
 };
 
 struct Shape {
-  int dtype, heads, kv_heads, dim, seq, window, docs;
+  int dtype, heads, kv_heads, dim, seq, window;
   bool causal;
-  char mask[32];
+  std::vector<int> docs;  // lengths, repeated to fill the sequence
+  char mask[128];
 };
+
+static std::vector<int> document_lengths(const char *s) {
+  std::vector<int> lengths;
+  double median, sigma;
+  if (sscanf(s, "lognormal:%lf:%lf", &median, &sigma) == 2) {
+    std::mt19937_64 rng(1);
+    std::lognormal_distribution<double> length(log(median), sigma);
+    while (lengths.size() < 4096) lengths.push_back(std::max(1, (int)length(rng)));
+  } else if (atoi(s) > 0) {
+    lengths.push_back(atoi(s));
+  } else if (FILE *f = fopen(s, "r")) {
+    for (int n; fscanf(f, "%d", &n) == 1 && n > 0;) lengths.push_back(n);
+    fclose(f);
+  }
+  if (lengths.empty()) {
+    fprintf(stderr, "driver: no document lengths in %s\n", s);
+    exit(2);
+  }
+  return lengths;
+}
 
 static Shape parse(const char *s) {
   Shape x = {};
   char dtype[8];
-  if (sscanf(s, "%7[^,],%d/%d,%d,%d,%31s", dtype, &x.heads, &x.kv_heads, &x.dim, &x.seq, x.mask) != 6) {
+  if (sscanf(s, "%7[^,],%d/%d,%d,%d,%127s", dtype, &x.heads, &x.kv_heads, &x.dim, &x.seq, x.mask) != 6) {
     fprintf(stderr, "driver: %s is not DTYPE,HEADS/KV,DIM,SEQ,MASK\n", s);
     exit(2);
   }
   x.dtype = !strcmp(dtype, "f32") ? RATTN_F32 : !strcmp(dtype, "bf16") ? RATTN_BF16 : RATTN_F16;
   x.causal = strcmp(x.mask, "full") != 0;
   sscanf(x.mask, "window:%d", &x.window);
-  sscanf(x.mask, "docs:%d", &x.docs);
+  if (!strncmp(x.mask, "docs:", 5)) x.docs = document_lengths(x.mask + 5);
   return x;
 }
 
@@ -104,6 +136,12 @@ struct Bench {
     return p;
   }
 
+  // Without the folders of a file of lengths.
+  const char *mask_name() const {
+    const char *slash = strrchr(s.mask, '/');
+    return slash ? slash + 1 : s.mask;
+  }
+
   std::vector<float> get(const float *p, int64_t n) {
     std::vector<float> x(n);
     must(b, ctx, b->read(ctx, x.data(), p, n * 4), "read");
@@ -119,11 +157,13 @@ struct Bench {
     return sum;
   }
 
-  // Greatest error of sampled rows of out, dq and keys of dk, dv, relative to the row.
+  // Greatest error of sampled rows of out, dq and keys of dk, dv, relative to the row;
+  // dq_p is NULL where there was no backward.
   double sample(const float *out_p, const float *lse_p, const float *dq_p, const float *dkv_p,
                 const float *delta_p, double scale) {
     const int64_t T = s.seq;
-    const std::vector<float> lse = get(lse_p, T * s.heads), delta = get(delta_p, T * s.heads);
+    const std::vector<float> lse = get(lse_p, T * s.heads),
+                             delta = dq_p ? get(delta_p, T * s.heads) : std::vector<float>();
     double worst = 0;
     const auto error = [&](const std::vector<double> &want, const float *p, int64_t row) {
       const std::vector<float> got = get(p + row * s.dim, s.dim);
@@ -145,16 +185,18 @@ struct Bench {
         for (int j = lo[t]; j < hi[t]; j++)
           for (int d = 0; d < s.dim; d++)
             out[d] += x[j - lo[t]] / sum * at(kv, ((int64_t)j * 2 + 1) * s.kv_heads + kvh, d);
+        error(out, out_p, row);
+        worst = fmax(worst, fabs(lse[row] - top - log(sum)));
+        if (!dq_p) continue;
         for (int d = 0; d < s.dim; d++) d_out += out[d] * at(dout, row, d);
         for (int j = lo[t]; j < hi[t]; j++) {
           const double ds = scale * x[j - lo[t]] / sum *
                             (dot(dout, row, kv, ((int64_t)j * 2 + 1) * s.kv_heads + kvh) - d_out);
           for (int d = 0; d < s.dim; d++) dq[d] += ds * at(kv, (int64_t)j * 2 * s.kv_heads + kvh, d);
         }
-        error(out, out_p, row);
         error(dq, dq_p, row);
-        worst = fmax(worst, fabs(lse[row] - top - log(sum)));
       }
+    if (!dq_p) return worst;
     for (int64_t j : {T / 3, T - 2})
       for (int kvh : {s.kv_heads - 1}) {
         const int64_t k = j * 2 * s.kv_heads + kvh, v = k + s.kv_heads;
@@ -172,68 +214,81 @@ struct Bench {
     return worst;
   }
 
+  // Milliseconds of f, which enqueues: alone, and in a row of many.
+  struct Times {
+    double alone, in_a_row;
+  };
   template <class F>
-  double milliseconds(F f) {
+  Times times(F f) {
     cudaEvent_t a, z;
     cudaEventCreate(&a), cudaEventCreate(&z);
-    const auto once = [&] {
+    const auto measure = [&](int n) {
       cudaEventRecord(a, ctx->stream);
-      f();
+      for (int i = 0; i < n; i++) f();
       cudaEventRecord(z, ctx->stream);
       must(b, ctx, b->sync(ctx), "sync");
       float ms = 0;
       cudaEventElapsedTime(&ms, a, z);
-      return (double)ms;
+      return fmax(1e-3, ms / n);
     };
-    once();
-    const double first = once();
-    std::vector<double> times;
-    for (int i = 0; i < std::min(25, std::max(5, (int)(150 / fmax(first, 0.01)))); i++)
-      times.push_back(once());
-    std::sort(times.begin(), times.end());
+    measure(1);
+    usleep(300000);
+    std::vector<double> each;
+    for (double sum = 0; sum < 200 && each.size() < 2000; sum += each.back()) each.push_back(measure(1));
+    std::sort(each.begin(), each.end());
+    const double alone = each[each.size() / 2];
+    measure((int)ceil(300 / alone));
+    const double in_a_row = measure((int)ceil(500 / alone));
     cudaEventDestroy(a), cudaEventDestroy(z);
-    return times[times.size() / 2];
+    return {alone, in_a_row};
   }
 
-  int run() {
+  int run(bool forward_only) {
     const int64_t T = s.seq, rows = T * s.heads * s.dim, keys = T * 2 * s.kv_heads * s.dim;
-    q = random_bytes(rows, s.dtype, 1), dout = random_bytes(rows, s.dtype, 2),
-    kv = random_bytes(keys, s.dtype, 3);
+    q = random_bytes(rows, s.dtype, 1), kv = random_bytes(keys, s.dtype, 3);
+    if (!forward_only) dout = random_bytes(rows, s.dtype, 2);
     lo.resize(T), hi.resize(T);
+    int64_t start = 0, end = 0;  // of the document
+    size_t document = 0;
     for (int64_t t = 0; t < T; t++) {
-      lo[t] = s.window ? (int32_t)std::max<int64_t>(0, t - s.window + 1)
-              : s.docs ? (int32_t)(t / s.docs * s.docs)
-                       : 0;
+      while (!s.docs.empty() && t == end) start = end, end += s.docs[document++ % s.docs.size()];
+      lo[t] = s.window ? (int32_t)std::max<int64_t>(0, t - s.window + 1) : (int32_t)start;
       hi[t] = s.causal ? (int32_t)t + 1 : (int32_t)T;
       pairs += hi[t] - lo[t];
     }
     const float scale = (float)(1 / sqrt((double)s.dim));
     const rattn_shape shape = {s.dtype, s.heads, s.kv_heads, s.dim, scale};
-    const void *dq_ = put(NULL, rows * 4);
-    float *dq = (float *)dq_, *out = (float *)put(NULL, rows * 4), *lse = (float *)put(NULL, T * s.heads * 4),
-          *delta = (float *)put(NULL, T * s.heads * 4), *dkv = (float *)put(NULL, keys * 4);
-    const void *qp = put(q.data(), q.size()), *kvp = put(kv.data(), kv.size()),
-               *dp = put(dout.data(), dout.size());
+    float *out = (float *)put(NULL, rows * 4), *lse = (float *)put(NULL, T * s.heads * 4);
+    const void *qp = put(q.data(), q.size()), *kvp = put(kv.data(), kv.size());
     const rattn_rows r = {0, T, (const int32_t *)put(lo.data(), T * 4),
                           (const int32_t *)put(hi.data(), T * 4)};
     const rattn_forward_args f = {shape, r, T, qp, kvp, out, lse, 1};
-    const rattn_delta_args d = {shape, T, out, dp, delta};
-    const rattn_backward_args g = {shape, r, T, qp, kvp, dp, lse, delta, dq, dkv, 1};
     must(b, ctx, b->forward(ctx, &f), "forward");
-    must(b, ctx, b->delta(ctx, &d), "delta");
-    must(b, ctx, b->backward(ctx, &g), "backward");
+    rattn_backward_args g = {};
+    if (!forward_only) {
+      float *dq = (float *)put(NULL, rows * 4), *delta = (float *)put(NULL, T * s.heads * 4),
+            *dkv = (float *)put(NULL, keys * 4);
+      const void *dp = put(dout.data(), dout.size());
+      g = {shape, r, T, qp, kvp, dp, lse, delta, dq, dkv, 1};
+      const rattn_delta_args d = {shape, T, out, dp, delta};
+      must(b, ctx, b->delta(ctx, &d), "delta");
+      must(b, ctx, b->backward(ctx, &g), "backward");
+    }
     must(b, ctx, b->sync(ctx), "sync");
-    const double error = sample(out, lse, dq, dkv, delta, scale);
+    const double error = sample(out, lse, g.dq, g.dkv, g.delta, scale);
     const bool right = error < (s.dtype == RATTN_F32 ? 1.2e-4 : s.dtype == RATTN_BF16 ? 4e-2 : 8e-3);
-    const double flops = 4.0 * s.heads * s.dim * pairs;
-    const double forward = milliseconds([&] { must(b, ctx, b->forward(ctx, &f), "forward"); });
-    const double backward = milliseconds([&] { must(b, ctx, b->backward(ctx, &g), "backward"); });
+    const double flops = 4.0 * s.heads * s.dim * pairs / 1e9;
     const char *const names[] = {"f32", "bf16", "f16"};
     char heads[24];
     snprintf(heads, sizeof heads, "%d/%d", s.heads, s.kv_heads);
-    printf("%-5s %-6s %4d %7d %-12s %9.3f %7.1f %9.3f %7.1f  %.1e%s\n", names[s.dtype], heads, s.dim, s.seq,
-           s.mask, forward, flops / forward / 1e9, backward, 2.5 * flops / backward / 1e9, error,
-           right ? "" : "  WRONG");
+    const Times t = times([&] { must(b, ctx, b->forward(ctx, &f), "forward"); });
+    printf("%-5s %-6s %4d %7d %-12s %9.3f %7.1f %7.1f", names[s.dtype], heads, s.dim, s.seq, mask_name(),
+           t.alone, flops / t.alone, flops / t.in_a_row);
+    if (!forward_only) {
+      const Times u = times([&] { must(b, ctx, b->backward(ctx, &g), "backward"); });
+      printf(" %9.3f %7.1f %7.1f", u.alone, 2.5 * flops / u.alone, 2.5 * flops / u.in_a_row);
+    }
+    printf("  %.1e%s\n", error, right ? "" : "  WRONG");
     fflush(stdout);
     for (void *p : pieces) b->free(ctx, p);
     return right ? 0 : 1;
@@ -241,8 +296,8 @@ struct Bench {
 };
 
 int main(int argc, char **argv) {
-  int device = 0, variant = 0, wrong = 0;
-  bool quick = false;
+  int device = 0, variant = 0, only = 0, wrong = 0;
+  bool quick = false, forward_only = false;
   const char *command = NULL;
   std::vector<const char *> shapes;
   for (int i = 1; i < argc; i++) {
@@ -250,15 +305,21 @@ int main(int argc, char **argv) {
       device = atoi(argv[++i]);
     else if (!strcmp(argv[i], "--variant") && i + 1 < argc)
       variant = atoi(argv[++i]);  // kernels of a build with -DRATTN_TUNE
+    else if (!strcmp(argv[i], "--only") && i + 1 < argc)
+      only = atoi(argv[++i]);  // head_dim of the cases
     else if (!strcmp(argv[i], "--quick"))
       quick = true;
+    else if (!strcmp(argv[i], "--forward"))
+      forward_only = true;
     else if (!command)
       command = argv[i];
     else
       shapes.push_back(argv[i]);
   }
   if (!command || (strcmp(command, "check") && strcmp(command, "bench"))) {
-    fprintf(stderr, "usage: driver [--device N] [--quick] check | bench [DTYPE,HEADS/KV,DIM,SEQ,MASK ...]\n");
+    fprintf(stderr,
+            "usage: driver [--device N] [--quick] [--only DIM] check\n"
+            "       driver [--device N] [--variant N] [--forward] bench [DTYPE,HEADS/KV,DIM,SEQ,MASK ...]\n");
     return 2;
   }
   const rattn_backend *b = rattn_cuda();
@@ -270,12 +331,15 @@ int main(int argc, char **argv) {
   ctx->variant = variant;
   printf("%s%s\n", b->name(ctx), variant ? ", other kernels" : "");
   if (!strcmp(command, "check")) {
-    wrong = run_all(b, ctx, quick);
+    wrong = run_all(b, ctx, quick, only);
   } else {
     if (shapes.empty()) shapes.assign(std::begin(DEFAULT_SHAPES), std::end(DEFAULT_SHAPES));
-    printf("%-5s %-6s %4s %7s %-12s %9s %7s %9s %7s  %s\n", "dtype", "heads", "D", "seq", "mask", "fwd ms",
-           "TFLOP/s", "bwd ms", "TFLOP/s", "error");
-    for (const char *s : shapes) wrong += Bench{b, ctx, parse(s), {}, {}, {}, {}, {}, 0, {}}.run();
+    printf("%-5s %-6s %4s %7s %-12s %9s %7s %7s", "dtype", "heads", "D", "seq", "mask", "fwd ms", "TFLOP/s",
+           "long");
+    if (!forward_only) printf(" %9s %7s %7s", "bwd ms", "TFLOP/s", "long");
+    printf("  error\n");
+    for (const char *s : shapes)
+      wrong += Bench{b, ctx, parse(s), {}, {}, {}, {}, {}, 0, {}}.run(forward_only);
   }
   b->close(ctx);
   return wrong != 0;

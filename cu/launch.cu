@@ -2,7 +2,7 @@
 #include <float.h>
 #include <limits.h>
 
-#include "context.h"
+#include "hopper.h"
 
 namespace rattn {
 
@@ -139,7 +139,8 @@ int32_t enqueue_forward(rattn_ctx *ctx, const rattn_forward_args *a) {
   const int64_t row = a->rows.start * s->heads;
   c.out = a->out + row * s->head_dim, c.lse = a->lse + row;
   const int32_t status = prepare_tensors(ctx, s, dtype, from_row(a->q, s, a->rows.start), a->kv, nullptr, &c);
-  return status == RATTN_OK ? launch(ctx, k, c) : status;
+  if (status != RATTN_OK) return status;
+  return has_hopper_forward(ctx, s, a->tokens) ? hopper_forward(ctx, dtype, c) : launch(ctx, k, c);
 }
 
 int32_t enqueue_backward(rattn_ctx *ctx, const rattn_backward_args *a) {
@@ -184,6 +185,7 @@ int32_t enqueue_backward(rattn_ctx *ctx, const rattn_backward_args *a) {
     c.reach = (const float *)ctx->reach.p;
     if (status == RATTN_OK) status = check(ctx, find_reach(ctx->stream, c, (float *)ctx->reach.p), "ranges");
   }
+  if (status == RATTN_OK && has_hopper_backward(ctx, s, a->tokens)) return hopper_backward(ctx, dtype, c);
   for (int i = 0; i < count && status == RATTN_OK; i++) status = launch(ctx, list[i], c);
   return status;
 }

@@ -169,6 +169,23 @@ cudaError_t pad_rows(cudaStream_t stream, int32_t blocks, int32_t dtype, bool to
   return cudaGetLastError();
 }
 
+static __global__ void number_kernel(const Call call, float *numbers) {
+  const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = i / call.heads;
+  if (row >= ((int64_t)call.rows + 63) / 64 * 64) return;
+  const int32_t head = (int32_t)(i - row * call.heads);
+  const bool there = row < call.rows;
+  const float infinity = __int_as_float(0x7f800000), lse = there ? call.lse[i] : -infinity;
+  float *to = numbers + (row / 64 * call.heads + head) * 128 + row % 64;
+  to[0] = lse == -infinity ? infinity : lse * 1.4426950408889634f;
+  to[64] = there ? call.delta[i] : 0;
+}
+
+cudaError_t number_rows(cudaStream_t stream, const Call &call, float *numbers) {
+  const int64_t rows = ceil_div(call.rows, 64) * 64;
+  LAUNCH(number_kernel, ceil_div(rows * call.heads, THREADS), stream, call, numbers);
+  return cudaGetLastError();
+}
+
 // Raises *to to x, both >= 0: their bits are ordered as they are.
 static __device__ void raise(float *to, float x) {
   if (x <= 3e38f && x > *(volatile float *)to) atomicMax((int *)to, __float_as_int(x));

@@ -38,6 +38,10 @@ cudaError_t add_floats(cudaStream_t stream, int32_t blocks, float *dst, const fl
 cudaError_t pad_rows(cudaStream_t stream, int32_t blocks, int32_t dtype, bool to_f32, bool negate,
                      const void *src, void *dst, int64_t rows, int32_t dim, int32_t stride);
 
+// numbers [tiles of 64 rows][heads][2][64] = lse log2 e, then delta, of a call's rows. Rows
+// that see nothing, or are not there, get an lse of Inf: their weights become 0.
+cudaError_t number_rows(cudaStream_t stream, const Call &call, float *numbers);
+
 // reach[0..2] = the greatest |dout[t, h, :]|, |v[j, h, :]| and |delta| of f16 tensors,
 // what is not finite left out.
 cudaError_t find_reach(cudaStream_t stream, const Call &call, float *reach);

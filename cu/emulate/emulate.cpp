@@ -13,17 +13,18 @@
 #include <random>
 #include <vector>
 
-#include "../call.h"
+#include "../hopper.h"
 
 namespace rattn {
-alignas(1024) uint8_t memory[256 << 10];
+alignas(1024) uint8_t memory[2 * emulate::SHARED_BYTES];
 alignas(1024) float shared_f32[64 << 10];
 }  // namespace rattn
 
 namespace emulate {
 
 Index thread, block, grid;
-char *const shared = (char *)rattn::memory;
+char *shared = (char *)rattn::memory;
+unsigned rank;
 
 namespace {
 
@@ -69,6 +70,7 @@ struct Fiber {
   bool done;
   const int64_t *wait_for;  // a generation that must change, or NULL
   int64_t generation;
+  std::function<bool()> until;  // what must become true, or empty
   std::deque<std::vector<Copy>> groups;
   std::vector<Copy> open;
 };
@@ -86,8 +88,10 @@ struct Barrier {
 
 std::vector<Fiber> fibers;
 std::vector<Warp> warps;
-Barrier barriers[16];
-unsigned current, block_threads;
+Barrier barriers[2][16], of_cluster;  // of the blocks of a cluster, and of all
+std::vector<std::function<void()>> background;
+std::mt19937 rng;
+unsigned current, block_threads, cluster_threads;
 void *scheduler;
 const std::function<void()> *body;
 
@@ -117,6 +121,18 @@ void arrive(Barrier *b, int threads, int value) {
 }  // namespace
 
 unsigned threads_of_block() { return block_threads; }
+char *shared_of(unsigned rank) { return (char *)rattn::memory + rank * SHARED_BYTES; }
+
+void wait_until(const std::function<bool()> &done) {
+  // Now and then others go on first, though it need not be.
+  if (done() && rng() % 64) return;
+  Fiber &f = fibers[current];
+  f.until = done;
+  emulate_switch(&f.sp, scheduler);
+  f.until = nullptr;
+}
+
+void later(const std::function<void()> &f) { background.push_back(f); }
 
 void require(bool what, const char *text) {
   if (what) return;
@@ -136,12 +152,15 @@ void together(void *argument, void (*f)(void **all)) {
   }
 }
 
-void barrier(int id, int threads) { arrive(&barriers[id], threads, 0); }
+void barrier(int id, int threads) { arrive(&barriers[rank][id], threads, 0); }
+void cluster_barrier() { arrive(&of_cluster, (int)cluster_threads, 0); }
 
-int block_or(int x) {
-  arrive(&barriers[0], (int)block_threads, x != 0);
-  return barriers[0].result;
+int barrier_or(int id, int threads, int x) {
+  Barrier *b = &barriers[rank][id];
+  arrive(b, threads, x != 0);
+  return b->result;
 }
+int block_or(int x) { return barrier_or(0, (int)block_threads, x); }
 
 void copy(uint32_t to, const void *from, bool valid, int bytes) {
   require((uintptr_t)from % bytes == 0 && to % bytes == 0, "copy of unaligned bytes");
@@ -166,22 +185,25 @@ void wait_copies(int n) {
   }
 }
 
+// What lane `from` of the warp has.
 template <class T>
-static T exchange(T x, int mask) {
+static T exchange(T x, int from) {
   struct Args {
     T x, y;
-    int mask;
-  } mine = {x, x, mask};
+    int from;
+  } mine = {x, x, from};
   together(&mine, [](void **all) {
     for (int lane = 0; lane < 32; lane++) {
       Args *a = (Args *)all[lane];
-      a->y = ((const Args *)all[lane ^ a->mask])->x;
+      a->y = ((const Args *)all[a->from % 32])->x;
     }
   });
   return mine.y;
 }
-float shuffle_xor(float x, int mask) { return exchange(x, mask); }
-int32_t shuffle_xor(int32_t x, int mask) { return exchange(x, mask); }
+float shuffle_xor(float x, int mask) { return exchange(x, (int)(current % 32) ^ mask); }
+int32_t shuffle_xor(int32_t x, int mask) { return exchange(x, (int)(current % 32) ^ mask); }
+float shuffle(float x, int lane) { return exchange(x, lane); }
+int32_t shuffle(int32_t x, int lane) { return exchange(x, lane); }
 
 int any(int x) {
   together(&x, [](void **all) {
@@ -192,43 +214,62 @@ int any(int x) {
   return x;
 }
 
-void launch(unsigned blocks, unsigned threads, const std::function<void()> &f) {
-  static std::mt19937 rng;
-  body = &f, block_threads = threads, grid.x = blocks;
-  if (fibers.size() < threads) fibers.resize(threads);
-  warps.resize((threads + 31) / 32);
-  for (unsigned b = 0; b < blocks; b++) {
-    block.x = b;
+// One thing of the background, any; false where there is none.
+static bool do_background() {
+  const bool computed = compute_product();
+  if (background.empty()) return computed;
+  const size_t i = rng() % background.size();
+  const std::function<void()> f = background[i];
+  background.erase(background.begin() + i);
+  f();
+  return true;
+}
+
+void launch(unsigned blocks, unsigned threads, const std::function<void()> &f, unsigned cluster) {
+  const unsigned all = cluster * threads;
+  require(cluster <= 2 && blocks % cluster == 0, "a cluster of more than 2 blocks, or a part of one");
+  body = &f, block_threads = threads, cluster_threads = all, grid.x = blocks;
+  if (fibers.size() < all) fibers.resize(all);
+  warps.resize((all + 31) / 32);
+  for (unsigned b = 0; b < blocks; b += cluster) {
     // What a block before has left, or nobody has written, must not matter.
     memset(rattn::memory, 0xff, sizeof rattn::memory);
     memset(rattn::shared_f32, 0xff, sizeof rattn::shared_f32);
     for (Warp &w : warps) w = {};
-    for (Barrier &x : barriers) x = {};
-    std::vector<unsigned> order(threads);
-    for (unsigned t = 0; t < threads; t++) {
+    of_cluster = {};
+    for (auto &of_block : barriers)
+      for (Barrier &x : of_block) x = {};
+    forget_cluster();
+    std::vector<unsigned> order(all);
+    for (unsigned t = 0; t < all; t++) {
       Fiber &x = fibers[t];
       if (x.stack.empty()) x.stack.resize(STACK);
       void **top = (void **)((uintptr_t)(x.stack.data() + STACK) & ~(uintptr_t)15);
       top[-2] = (void *)start;  // returned to, with the stack as after a call
       x.sp = top - 8;
-      x.done = false, x.wait_for = nullptr;
+      x.done = false, x.wait_for = nullptr, x.until = nullptr;
       x.groups.clear(), x.open.clear();
       order[t] = t;
     }
-    for (unsigned left = threads; left > 0;) {
+    // From one cluster to the next the background is quick or slow.
+    const unsigned slow = 1 + rng() % 200;
+    for (unsigned left = all; left > 0;) {
       std::shuffle(order.begin(), order.end(), rng);
       bool ran = false;
       for (unsigned t : order) {
+        if (rng() % slow == 0) ran |= do_background();
         Fiber &x = fibers[t];
-        if (x.done || (x.wait_for && *x.wait_for == x.generation)) continue;
+        if (x.done || (x.wait_for && *x.wait_for == x.generation) || (x.until && !x.until())) continue;
         x.wait_for = nullptr;
-        current = thread.x = t;
+        current = t;
+        rank = t / threads, thread.x = t % threads, block.x = b + rank, shared = shared_of(rank);
         ran = true;
         emulate_switch(&scheduler, x.sp);
         left -= x.done;
       }
-      require(ran, "all threads wait");
+      if (!ran) require(do_background(), "all threads wait");
     }
+    require(background.empty(), "a block ended before what it started in the background");
   }
 }
 
@@ -250,8 +291,9 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr, int) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
   memset(p, 0, sizeof *p);
   strcpy(p->name, "emulator");
-  const char *kib = getenv("EMULATE_SHARED_KIB");
-  p->major = 9, p->multiProcessorCount = 2, p->sharedMemPerBlockOptin = (kib ? atoi(kib) : 227) << 10;
+  const char *kib = getenv("EMULATE_SHARED_KIB"), *major = getenv("EMULATE_MAJOR");
+  p->major = major ? atoi(major) : 9, p->multiProcessorCount = 2,
+  p->sharedMemPerBlockOptin = (kib ? atoi(kib) : 227) << 10;
   return cudaSuccess;
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, const void *) { return cudaSuccess; }
