@@ -34,7 +34,7 @@ const ForceDeviceEnv = "RINGATTN_FORCE_DEVICE_MEMORY"
 // deviceFacts is what the answer is made of. What is asked of the library is 1 for yes, 0
 // for no, -1 where it does not say.
 type deviceFacts struct {
-	library string // MPI_Get_library_version
+	version string // MPI_Get_library_version
 	query   int    // MPIX_Query_cuda_support or MPIX_GPU_query_support
 	enabled int    // Open MPI's parameter opal_cuda_support
 	lookup  Lookup
@@ -63,7 +63,7 @@ func deviceMemory(f deviceFacts) DeviceMemory {
 	if is(ForceDeviceEnv, "1") {
 		return answer(DeviceForced, "%s=1", ForceDeviceEnv)
 	}
-	kind := func(word string) bool { return strings.Contains(f.library, word) }
+	kind := func(word string) bool { return strings.Contains(f.version, word) }
 	switch {
 	case kind("Open MPI"):
 		// Before 5.0 the query says how the library was built, and nothing of the rest.

@@ -17,7 +17,7 @@ func TestDeviceMemory(t *testing.T) {
 	type env = map[string]string
 	for _, c := range []struct {
 		name           string
-		library        string
+		version        string
 		query, enabled int
 		env            env
 		mapped         string
@@ -53,7 +53,7 @@ func TestDeviceMemory(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := deviceMemory(deviceFacts{
-				library: c.library, query: c.query, enabled: c.enabled,
+				version: c.version, query: c.query, enabled: c.enabled,
 				lookup: func(name string) (string, bool) { v, ok := c.env[name]; return v, ok },
 				mapped: func(name string) bool { return strings.Contains(c.mapped, name) },
 			})

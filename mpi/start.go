@@ -119,7 +119,7 @@ func libraryVersion() string {
 // TakesDeviceMemory says whether messages may be a GPU's memory. Call it after Start.
 func TakesDeviceMemory() DeviceMemory {
 	return deviceMemory(deviceFacts{
-		library: libraryVersion(), query: int(C.rmpi_cuda_support()), enabled: int(C.rmpi_cuda_enabled()),
+		version: libraryVersion(), query: int(C.rmpi_cuda_support()), enabled: int(C.rmpi_cuda_enabled()),
 		lookup: os.LookupEnv, mapped: loaded,
 	})
 }
