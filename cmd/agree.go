@@ -2,7 +2,6 @@ package cmd
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -27,19 +26,11 @@ func (w *world) agree(ctx context.Context, facts ...fact) error {
 		{"--timeout", o.timeout.String()},
 		{"RINGATTN_TEST_PIECE_BYTES", os.Getenv("RINGATTN_TEST_PIECE_BYTES")},
 	}, facts...)
-	mine, err := json.Marshal(facts)
+	all, err := shareAll(ctx, w, facts)
 	if err != nil {
 		return err
 	}
-	all, err := w.AllGather(ctx, mine)
-	if err != nil {
-		return err
-	}
-	for r, text := range all {
-		var theirs []fact
-		if err := json.Unmarshal(text, &theirs); err != nil {
-			return fmt.Errorf("facts of rank %d: %w", r, err)
-		}
+	for r, theirs := range all {
 		// Lists of other facts differ in the command or the version, which come first.
 		for i := range min(len(facts), len(theirs)) {
 			if facts[i] != theirs[i] {

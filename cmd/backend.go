@@ -2,7 +2,6 @@ package cmd
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"strconv"
@@ -179,22 +178,11 @@ func (a *attention) claims() ([]claim, error) {
 // fits refuses a problem that the free memory of a node or GPU will not hold, before any
 // of it is allocated.
 func (a *attention) fits(ctx context.Context, mine []claim) error {
-	w := a.world
-	text, err := json.Marshal(mine)
+	claims, err := shareAll(ctx, a.world, mine)
 	if err != nil {
 		return err
 	}
-	all, err := w.AllGather(ctx, text)
-	if err != nil {
-		return err
-	}
-	claims := make([][]claim, len(all))
-	for r, text := range all {
-		if err := json.Unmarshal(text, &claims[r]); err != nil {
-			return fmt.Errorf("what rank %d wants of memory: %w", r, err)
-		}
-	}
-	return refuse(w.Rank(), claims)
+	return refuse(a.world.Rank(), claims)
 }
 
 // refuse finds memory that a rank and those it shares it with want more of than is free.

@@ -325,22 +325,3 @@ func (r *benchReport) end() error {
 	}
 	return r.table.Flush()
 }
-
-// gatherAll gives rank 0 everybody's x; others get nil.
-func gatherAll[T any](ctx context.Context, w *world, x T) ([]T, error) {
-	text, err := json.Marshal(x)
-	if err != nil {
-		return nil, err
-	}
-	all, err := w.Gather(ctx, 0, text)
-	if err != nil || w.Rank() != 0 {
-		return nil, err
-	}
-	out := make([]T, len(all))
-	for r := range all {
-		if err := json.Unmarshal(all[r], &out[r]); err != nil {
-			return nil, fmt.Errorf("what rank %d tells: %w", r, err)
-		}
-	}
-	return out, nil
-}

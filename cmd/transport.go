@@ -2,7 +2,6 @@ package cmd
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
@@ -87,19 +86,9 @@ func (w *world) connect(ctx context.Context, b ring.Backend) (*connection, error
 	if err != nil {
 		return nil, err
 	}
-	text, err := json.Marshal(mine)
-	if err != nil {
+	c := &connection{Comm: w.Comm}
+	if c.ranks, err = shareAll(ctx, w, mine); err != nil {
 		return nil, err
-	}
-	all, err := w.AllGather(ctx, text)
-	if err != nil {
-		return nil, err
-	}
-	c := &connection{Comm: w.Comm, ranks: make([]wiring, len(all))}
-	for r, text := range all {
-		if err := json.Unmarshal(text, &c.ranks[r]); err != nil {
-			return nil, fmt.Errorf("how rank %d is connected: %w", r, err)
-		}
 	}
 	if w.options.transport == "device" && !slices.ContainsFunc(c.ranks, func(x wiring) bool { return x.Device }) {
 		return nil, environmentError("--transport device: no rank computes in device memory")

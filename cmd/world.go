@@ -2,7 +2,6 @@ package cmd
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -224,19 +223,8 @@ func (w *world) run(ctx context.Context, out io.Writer, body func(context.Contex
 	if w.Rank() == 0 {
 		w.out = out
 	}
-	mine, err := json.Marshal(w.host)
-	if err != nil {
+	if w.hosts, err = shareAll(ctx, w, w.host); err != nil {
 		return err
-	}
-	all, err := w.AllGather(ctx, mine)
-	if err != nil {
-		return err
-	}
-	w.hosts = make([]hostFacts, w.Size())
-	for r, text := range all {
-		if err := json.Unmarshal(text, &w.hosts[r]); err != nil {
-			return fmt.Errorf("host facts of rank %d: %w", r, err)
-		}
 	}
 	if err := w.chooseThreads(); err != nil {
 		return err

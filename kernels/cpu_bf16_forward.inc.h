@@ -18,17 +18,6 @@
 
 enum { SLACK = 8 };
 
-// Scores of row r that it does not see become -Inf.
-static void mask_row(const rattn_job *job, const rattn_work *w, const rattn_unit *u, int r) {
-  float *s = u->s + r * LD;
-  int64_t lo, hi;
-  if (!row_keys(&w->rows, u->row + r, u->key, job->key_tile, &lo, &hi)) lo = hi = u->to;
-  for (int64_t n = u->from; n < lo; n += VL)
-    v_store(s + n, v_select(v_load(s + n), v_set1(-INFINITY), lo - n, hi - n));
-  for (int64_t n = hi / VL * VL; n < u->to; n += VL)
-    v_store(s + n, v_select(v_load(s + n), v_set1(-INFINITY), lo - n, hi - n));
-}
-
 // Moves the m of row r to its largest score of the unit, and its l along. The factor is
 // left for what else was summed.
 static void raise_shift(rattn_work *w, const rattn_unit *u, int r) {
@@ -78,7 +67,9 @@ static void softmax_unit(const rattn_job *job, rattn_work *w, const rattn_unit *
   for (int r = 0; r < MR; r++) {
     float *l = w->rows.l + (u->row + r) * 2 * VL;
     vf sum[2];
-    mask_row(job, w, u, r);
+    int64_t lo, hi;
+    if (!row_keys(&w->rows, u->row + r, u->key, job->key_tile, &lo, &hi)) lo = hi = u->to;
+    mask_scores(u->s + r * LD, u->from, u->to, lo, hi);
     if (w->rows.m[u->row + r] == -INFINITY) raise_shift(w, u, r);
     if (v_any_above(exponentials(w, u, r, sum), SLACK)) {
       raise_shift(w, u, r);

@@ -21,10 +21,7 @@ static void softmax_block(const rattn_job *job, rattn_tile *t, int64_t b, int64_
     float *s = t->p + (b * MR + r) * LD;
     int64_t lo, hi;
     if (!row_keys(t, b * MR + r, key, job->key_tile, &lo, &hi)) lo = hi = end;
-    for (int64_t n = begin; n < lo; n += VL)
-      v_store(s + n, v_select(v_load(s + n), v_set1(-INFINITY), lo - n, hi - n));
-    for (int64_t n = hi / VL * VL; n < end; n += VL)
-      v_store(s + n, v_select(v_load(s + n), v_set1(-INFINITY), lo - n, hi - n));
+    mask_scores(s, begin, end, lo, hi);
     vf most = v_load(s + begin);
     for (int64_t n = begin + VL; n < end; n += VL) most = v_max(v_load(s + n), most);
     top[r] = v_most(most);

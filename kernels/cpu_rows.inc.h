@@ -62,6 +62,15 @@ INLINE int row_keys(const rattn_tile *t, int64_t m, int64_t key, int64_t nb, int
   return *lo < *hi;
 }
 
+// Of a row's scores of keys [from, to), at s, those that it does not see, all but [lo, hi),
+// become -Inf; from is a multiple of VL.
+static void mask_scores(float *s, int64_t from, int64_t to, int64_t lo, int64_t hi) {
+  for (int64_t n = from; n < lo; n += VL)
+    v_store(s + n, v_select(v_load(s + n), v_set1(-INFINITY), lo - n, hi - n));
+  for (int64_t n = hi / VL * VL; n < to; n += VL)
+    v_store(s + n, v_select(v_load(s + n), v_set1(-INFINITY), lo - n, hi - n));
+}
+
 // Finds what the blocks see of the key tile at key. Returns whether any sees any.
 static int begin_keys(rattn_tile *t, int64_t key, int64_t nb) {
   int any = 0;
