@@ -33,7 +33,7 @@ RUN    := MPIRUN='$(MPIRUN)' scripts
 # Built from source, once; it brings gofumpt v0.12.0 with it.
 LINT        := build/tools/golangci-lint
 LINT_MODULE := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
-C_FILES      = $(wildcard */*.c */*.h */*.cu */*.cuh */*/*.c)
+C_FILES      = $(filter-out build/%,$(foreach e,c h cpp cu cuh,$(wildcard */*.$e */*/*.$e)))
 SHELL_FILES  = .ci/run $(wildcard scripts/*.sh */*.sh hostfiles/*.sbatch)
 FUZZ_SECONDS ?= 60
 
