@@ -94,7 +94,7 @@ static void close_context(rattn_ctx *ctx) {
     }
     close_copies(ctx);
     for (int64_t i = 0; i < ctx->spare_count; i++) cudaEventDestroy(ctx->spare[i]);
-    Buffer *all[] = {&ctx->lists, &ctx->reach, &ctx->numbers, &ctx->q, &ctx->kv, &ctx->dout};
+    Buffer *all[] = {&ctx->lists, &ctx->reach, &ctx->numbers, &ctx->weights, &ctx->q, &ctx->kv, &ctx->dout};
     for (Buffer *b : all) cudaFree(b->p);
     if (ctx->fault) cudaFreeHost(ctx->fault);
     if (ctx->stream) cudaStreamDestroy(ctx->stream);

@@ -52,7 +52,7 @@ struct rattn_ctx {
   int64_t spare_count;
   int64_t issued, passed;
 
-  rattn::Buffer lists, reach, numbers, q, kv, dout;  // tile lists; lse and delta; padded tensors
+  rattn::Buffer lists, reach, numbers, weights, q, kv, dout;  // tile lists; lse, delta; p, ds; padded tensors
 
   // Copies beside the kernels: a stream each way, and what is or was under way.
   cudaStream_t out, in;

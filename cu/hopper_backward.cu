@@ -3,17 +3,50 @@
 #include "../kernels/rattn.h"
 #include "hopper.h"
 #include "hopper_backward.cuh"
+#include "hopper_backward_keys.cuh"
 #include "small.h"
 #include "tensor_map.h"
 
 namespace rattn {
 
+// What weights that are kept may take in all, in two buffers, and the fewest steps of 64 rows
+// of a head for which dk and dv are worth another reading and writing.
+constexpr int64_t KEPT_BYTES = 4LL << 30;
+constexpr int32_t LEAST_STEPS = 256;
+
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// Enqueues a kernel of pairs of blocks. One that follows may start beside the last blocks of
+// the kernel before, which have no use for all multiprocessors.
 template <class P>
-static int32_t launch(rattn_ctx *ctx, HopperBackward *a, bool follows, const char *name) {
+static int32_t enqueue(rattn_ctx *ctx, void (*kernel)(HopperBackward), int64_t pairs, const HopperBackward &a,
+                       bool follows, const char *name) {
+  if (pairs > INT_MAX / 2)
+    return fail(ctx, RATTN_ERR_ARG, "%s: %lld pairs of blocks for %d rows, %d keys, %d/%d heads", name,
+                (long long)pairs, a.call.rows, a.call.tokens, a.call.heads, a.call.kv_heads);
+  const int32_t status =
+      check(ctx,
+            cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 P::SHARED_BYTES),
+            "shared memory");
+  if (status != RATTN_OK) return status;
+  cudaLaunchAttribute overlap;
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  const cudaLaunchConfig_t config = {dim3((unsigned)(2 * pairs)),
+                                     dim3(P::THREADS),
+                                     P::SHARED_BYTES,
+                                     ctx->stream,
+                                     &overlap,
+                                     follows ? 1u : 0u};
+  return check(ctx, cudaLaunchKernelEx(&config, kernel, a), name);
+}
+
+// The maps of a kernel's tensors.
+template <class P>
+static int32_t make_maps(rattn_ctx *ctx, HopperBackward *a) {
   const int32_t dtype = P::T::UNIT == Bf16::UNIT ? RATTN_BF16 : RATTN_F16;
-  Call *c = &a->call;
+  const Call *c = &a->call;
   const TokenMajor q = {c->q, dtype, c->dim, c->heads, c->rows, c->stride, c->q_token};
   const TokenMajor k = {c->k, dtype, c->dim, c->kv_heads, c->tokens, c->stride, c->kv_token};
   TokenMajor v = k, dout = q;
@@ -25,41 +58,56 @@ static int32_t launch(rattn_ctx *ctx, HopperBackward *a, bool follows, const cha
   if (status == RATTN_OK) status = make_tensor_map(ctx, &a->scores[0], P::KEYS ? q : k, 1, 64);
   if (status == RATTN_OK) status = make_tensor_map(ctx, &a->scores[1], P::KEYS ? dout : v, 1, 64);
   if (status == RATTN_OK) status = make_group_map(ctx, &a->sums, summed, a->whole ? 4 : 1, 16);
-  if (status != RATTN_OK) return status;
+  return status;
+}
 
-  c->tiles = (int32_t)ceil_div(P::KEYS ? c->tokens : c->rows, P::ROWS);
-  const int64_t blocks = ceil_div(c->tiles, 2) * 2 * (P::KEYS ? c->kv_heads : c->heads);
-  if (blocks > INT_MAX)
-    return fail(ctx, RATTN_ERR_ARG, "%s: %lld blocks of threads for %d rows, %d keys, %d/%d heads", name,
-                (long long)blocks, c->rows, c->tokens, c->heads, c->kv_heads);
-  const auto kernel = hopper_backward<P>;
-  status = check(ctx,
-                 cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      P::SHARED_BYTES),
-                 "shared memory");
+// One tensor from all rows and keys.
+template <class P>
+static int32_t launch_one(rattn_ctx *ctx, HopperBackward a, bool follows, const char *name) {
+  const int32_t status = make_maps<P>(ctx, &a);
   if (status != RATTN_OK) return status;
-  // A kernel starts beside the last blocks of the one before, which have no use for all
-  // multiprocessors: they write other tensors.
-  cudaLaunchAttribute overlap;
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  const cudaLaunchConfig_t config = {
-      dim3((unsigned)blocks), dim3(P::THREADS), P::SHARED_BYTES, ctx->stream, &overlap, follows ? 1u : 0u};
-  return check(ctx, cudaLaunchKernelEx(&config, kernel, *a), name);
+  a.call.tiles = (int32_t)ceil_div(P::KEYS ? a.call.tokens : a.call.rows, P::ROWS);
+  return enqueue<P>(ctx, hopper_backward<P>,
+                    ceil_div(a.call.tiles, 2) * (P::KEYS ? a.call.kv_heads : a.call.heads), a, follows, name);
+}
+
+// Each tensor by itself: p and ds are computed for each. The kernel of the smallest blocks last.
+template <class T>
+static int32_t launch_three(rattn_ctx *ctx, const HopperBackward &a) {
+  int32_t status = launch_one<Hopper<T, D_K, 16, 5, 2>>(ctx, a, false, "backward dk");
+  if (status == RATTN_OK) status = launch_one<Hopper<T, D_V, 16, 4, 4>>(ctx, a, true, "backward dv");
+  if (status == RATTN_OK) status = launch_one<Hopper<T, D_Q, 16, 5, 2>>(ctx, a, true, "backward dq");
+  return status;
+}
+
+// dq, keeping p and ds, then dk and dv from them, for so many KV heads and row tiles at a time.
+template <class T>
+static int32_t launch_parts(rattn_ctx *ctx, HopperBackward a, int32_t kv_heads, int32_t tiles,
+                            int64_t part_bytes) {
+  using Dq = Hopper<T, D_Q, 16, 5, 2, true>;
+  using Keys = KeySums<T>;
+  uint8_t *const kept = (uint8_t *)ctx->weights.p;
+  const int32_t row_tiles = (int32_t)ceil_div(a.call.rows, 64), group = a.call.heads / a.call.kv_heads;
+  int32_t status = make_maps<Dq>(ctx, &a);
+  int part = 0;
+  for (a.first_kv_head = 0; a.first_kv_head < a.call.kv_heads; a.first_kv_head += kv_heads)
+    for (a.first_tile = 0; a.first_tile < row_tiles; a.first_tile += tiles, part++) {
+      if (status != RATTN_OK) return status;
+      const int32_t heads = min(kv_heads, a.call.kv_heads - a.first_kv_head);
+      a.call.tiles = min(tiles, row_tiles - a.first_tile);
+      a.weights = kept + part % 2 * part_bytes;
+      status = enqueue<Dq>(ctx, hopper_backward<Dq>, ceil_div(a.call.tiles, 2) * heads * group, a, part > 0,
+                           "backward dq");
+      if (status == RATTN_OK)
+        status = enqueue<Keys>(ctx, key_sums<Keys>, ceil_div(a.call.tokens, 256) * 4 * heads, a, false,
+                               "backward dk, dv");
+    }
+  return status;
 }
 
 bool has_hopper_backward(const rattn_ctx *ctx, const rattn_shape *s, int64_t tokens) {
   return ctx->architecture == 90 && ctx->variant == 0 && s->dtype != RATTN_F32 && s->head_dim > 256 &&
          s->head_dim <= 512 && tokens > 0;
-}
-
-template <class T>
-static int32_t launch_all(rattn_ctx *ctx, HopperBackward *a) {
-  // The one with the smallest blocks last.
-  int32_t status = launch<Hopper<T, D_K, 16, 5, 2>>(ctx, a, false, "backward dk");
-  if (status == RATTN_OK) status = launch<Hopper<T, D_V, 16, 4, 4>>(ctx, a, true, "backward dv");
-  if (status == RATTN_OK) status = launch<Hopper<T, D_Q, 16, 5, 2>>(ctx, a, true, "backward dq");
-  return status;
 }
 
 int32_t hopper_backward(rattn_ctx *ctx, int32_t dtype, const Call &c) {
@@ -84,7 +132,28 @@ int32_t hopper_backward(rattn_ctx *ctx, int32_t dtype, const Call &c) {
   if (status != RATTN_OK) return status;
   status = check(ctx, number_rows(ctx->stream, c, (float *)ctx->numbers.p), "lse and delta");
   if (status != RATTN_OK) return status;
-  return dtype == RATTN_BF16 ? launch_all<Bf16>(ctx, &a) : launch_all<F16>(ctx, &a);
+
+  // All rows of as many KV heads as there is room for, or of one as many row tiles, in parts
+  // of about the same size.
+  const int32_t group = c.heads / c.kv_heads;
+  const int64_t tile_bytes = (int64_t)group * key_tiles * STORED_BYTES;
+  const int64_t room = KEPT_BYTES / 2 / tile_bytes / 2 * 2;  // an even number of tiles
+  const int64_t all_tiles = ceil_div(row_tiles, 2) * 2;
+  int32_t tiles = (int32_t)all_tiles, kv_heads = 1;
+  if (room >= all_tiles)
+    kv_heads = (int32_t)min(room / all_tiles, (int64_t)c.kv_heads);
+  else if (room > 0)
+    tiles = (int32_t)ceil_div(ceil_div(all_tiles, ceil_div(all_tiles, room)), 2) * 2;
+  const int64_t part_bytes = kv_heads * tiles * tile_bytes;
+  const bool one = tiles == all_tiles && kv_heads == c.kv_heads;
+  if (room >= tiles && (one || tiles * group >= LEAST_STEPS)) {
+    status = reserve(ctx, &ctx->weights, part_bytes * (one ? 1 : 2), "weights");
+    if (status == RATTN_OK)
+      return dtype == RATTN_BF16 ? launch_parts<Bf16>(ctx, a, kv_heads, tiles, part_bytes)
+                                 : launch_parts<F16>(ctx, a, kv_heads, tiles, part_bytes);
+    if (status != RATTN_ERR_MEMORY) return status;
+  }
+  return dtype == RATTN_BF16 ? launch_three<Bf16>(ctx, a) : launch_three<F16>(ctx, a);
 }
 
 }  // namespace rattn

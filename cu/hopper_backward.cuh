@@ -35,19 +35,10 @@ DEVICE const uint16_t *summed(const Call &call, int row, int head) {
 // All its threads come here, and the slot may be multiplied afterwards.
 template <class P>
 DEVICE bool clean_half(uint32_t half_slot, int half) {
-  using T = typename P::T;
   bool odd = false;
 #pragma unroll 1
-  for (int i = threadIdx.x % 128; i < P::SLOT / 2 / 16; i += 128) {
-    uint4 w = load_shared4(half_slot + 16 * i);
-    const uint32_t x = odd_halves<T>(w.x), y = odd_halves<T>(w.y), z = odd_halves<T>(w.z),
-                   u = odd_halves<T>(w.w);
-    if ((x | y | z | u) == 0) continue;
-    odd = true;
-    w.x &= ~((x >> 15) * 0xffff), w.y &= ~((y >> 15) * 0xffff);
-    w.z &= ~((z >> 15) * 0xffff), w.w &= ~((u >> 15) * 0xffff);
-    store_shared4(half_slot + 16 * i, w);
-  }
+  for (int i = threadIdx.x % 128; i < P::SLOT / 2 / 16; i += 128)
+    odd |= clean_piece<typename P::T>(half_slot + 16 * i);
   fence_async();
   return barrier_or(1 + half, 128, odd);
 }
@@ -94,7 +85,6 @@ DEVICE void store_sums(const Call &call, const Block<P> &b, int half, int warp, 
   const float factor = P::KIND == D_V   ? 1 / ranges.p
                        : P::KIND == D_K ? call.scale / ranges.ds
                                         : call.gradient / ranges.ds;
-  const bool pairs = call.dim % 2 == 0, add = P::KEYS || !call.first;
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     const int64_t row = b.tile + 16 * warp + lane / 4 + 8 * i;
@@ -103,16 +93,9 @@ DEVICE void store_sums(const Call &call, const Block<P> &b, int half, int warp, 
                          : call.dq + (row * call.heads + b.head) * call.dim;
 #pragma unroll
     for (int n = 0; n < 32; n++) {
-      const int column = 256 * half + 8 * n + 2 * (lane % 4);
-      float x = factor * sums[n / 16][n % 16 * 4 + 2 * i], y = factor * sums[n / 16][n % 16 * 4 + 2 * i + 1];
-      if (pairs && column < call.dim) {
-        float2 *to = (float2 *)(dst + column);
-        if (add) x += to->x, y += to->y;
-        *to = make_float2(x, y);
-      } else if (!pairs) {
-        if (column < call.dim) dst[column] = add ? x + dst[column] : x;
-        if (column + 1 < call.dim) dst[column + 1] = add ? y + dst[column + 1] : y;
-      }
+      const float *x = &sums[n / 16][n % 16 * 4 + 2 * i];
+      store_pair(dst, 256 * half + 8 * n + 2 * (lane % 4), call.dim, factor * x[0], factor * x[1],
+                 P::KEYS || !call.first);
     }
   }
 }

@@ -10,10 +10,14 @@
 
 namespace rattn {
 
-// Arguments of a kernel; call.tiles are the stationary ones.
+// Arguments of a kernel; call.tiles are the stationary ones. A launch may be of some KV heads,
+// or of some tiles of query rows of one, and then keeps its weights for key_sums:
+// [KV heads][tiles, made even][heads of a group][tiles of keys][p, ds][64 x 64].
 struct HopperBackward {
   static constexpr int CLUSTER = 2;  // blocks
   Call call;
+  int32_t first_kv_head, first_tile;
+  uint8_t *weights;
   const float *numbers;  // [tiles of query rows][heads][2][64]: lse log2 e, then delta
   // Boxes of 64 rows x 64 dims of what is stationary and what scores stream; of 16 rows x 64
   // dims x 4 of what is summed, x 1 where head_dim is not a multiple of 64.
@@ -22,14 +26,33 @@ struct HopperBackward {
   int32_t clusters;  // that a GPU runs at a time
 };
 
+// Bytes of a tile of p and one of ds.
+constexpr int64_t STORED_BYTES = 2 * 8192;
+
+// The weights kept of a tile of rows of a head; both counted from the launch's first.
+DEVICE uint8_t *stored_at(const HopperBackward &a, int kv_head, int tile, int head) {
+  const Call &call = a.call;
+  const int group = call.heads / call.kv_heads, key_tiles = (call.tokens + 63) / 64;
+  const int64_t row = ((int64_t)kv_head * ((call.tiles + 1) & ~1) + tile) * group + head;
+  return a.weights + row * key_tiles * STORED_BYTES;
+}
+
+// The tiles of keys that the pair of row tiles that tile is one of goes over.
+DEVICE int2 span_of(const Call &call, int tile) {
+  const int first = tile & ~1;
+  const Seen s = call.seen[first], t = call.seen[min(first + 1, (call.rows - 1) / 64)];
+  const int lo = min(s.lo, t.lo), hi = max(s.hi, t.hi);
+  return lo < hi ? make_int2(lo / 64, (hi + 63) / 64) : make_int2(0, 0);
+}
+
 // A kernel: how many of the 32 steps (of 16 dims) of the first stationary tensor the
 // warpgroup of scores holds in registers, and the slots of the rings. Offsets and sizes in
-// bytes. KEYS and TWO as in Tile.
-template <class T_, Kind KIND_, int HELD_, int SCORE_SLOTS_, int SUM_SLOTS_>
+// bytes. KEYS and TWO as in Tile; STORE: weights are kept (D_Q).
+template <class T_, Kind KIND_, int HELD_, int SCORE_SLOTS_, int SUM_SLOTS_, bool STORE_ = false>
 struct Hopper {
   using T = T_;
   static constexpr Kind KIND = KIND_;
-  static constexpr bool KEYS = KIND != D_Q, TWO = KIND != D_V;
+  static constexpr bool KEYS = KIND != D_Q, TWO = KIND != D_V, STORE = STORE_;
   static constexpr int HELD = HELD_, SCORE_SLOTS = SCORE_SLOTS_, SUM_SLOTS = SUM_SLOTS_;
   static constexpr int ROWS = 64, STREAM = 64, DIM = 512, THREADS = 512;
 
@@ -79,10 +102,11 @@ struct Block {
     // One KV head after the other, the heaviest tiles of a causal mask first: the first
     // keys; the last rows, all heads of the group at each.
     const int group = call.heads / call.kv_heads, pairs = (call.tiles + 1) / 2, pair = blockIdx.x / 2;
-    const int per_head = P::KEYS ? pairs : pairs * group, kv_head = pair / per_head, n = pair % per_head;
-    const int first = 2 * (P::KEYS ? n : pairs - 1 - n / group);
-    const int other = min(first + 1, call.tiles - 1);  // the pair's second tile, if there is one
-    const bool there = first + (int)rank < call.tiles;
+    const int per_head = P::KEYS ? pairs : pairs * group, n = pair % per_head;
+    const int kv_head = a.first_kv_head + pair / per_head;
+    const int first = a.first_tile + 2 * (P::KEYS ? n : pairs - 1 - n / group);
+    const int other = min(first + 1, a.first_tile + call.tiles - 1);  // the second tile, if there is one
+    const bool there = first + (int)rank <= other;
     tile = (first + (int)rank) * P::ROWS;
     head = P::KEYS ? kv_head : kv_head * group + n % group;
     first_head = P::KEYS ? kv_head * group : kv_head;
@@ -94,11 +118,10 @@ struct Block {
       // Rows of keys past the last are not stored, so nothing need be hidden from them.
       all_lo = there ? tile : INT_MAX, all_hi = there ? min(tile + P::ROWS, call.tokens) : INT_MIN;
     } else {
-      const Seen s = call.seen[first], t = call.seen[other];
-      const int lo = min(s.lo, t.lo), hi = max(s.hi, t.hi);
-      begin = lo < hi ? lo / P::STREAM : 0, end = lo < hi ? (hi + P::STREAM - 1) / P::STREAM : 0;
-      all_lo = !there ? INT_MIN : rank ? t.all_lo : s.all_lo;
-      all_hi = !there ? INT_MAX : rank ? t.all_hi : s.all_hi;
+      const int2 span = span_of(call, first);
+      begin = span.x, end = span.y;
+      const Seen s = call.seen[rank ? other : first];
+      all_lo = there ? s.all_lo : INT_MIN, all_hi = there ? s.all_hi : INT_MAX;
     }
     steps = begin < end ? (end - begin) * (head_end - first_head) : 0;
     // Pairs of a wave start together at the end of the stream that under a causal mask all
@@ -165,7 +188,7 @@ DEVICE const float *numbers_of(const HopperBackward &a, int row, int head) {
 template <class P>
 DEVICE float weight_exponent(const Call &call) {
   const Ranges<P> ranges(call);
-  return (float)((int)(__float_as_uint(P::TWO ? ranges.ds : ranges.p) >> 23) - 127);
+  return (float)((int)(__float_as_uint(P::TWO && !P::STORE ? ranges.ds : ranges.p) >> 23) - 127);
 }
 
 // The stationary tile, by one thread.
@@ -231,6 +254,36 @@ DEVICE void load_numbers(const HopperBackward &a, const Block<P> &b, int lane) {
                    __float_as_uint(x.z - exponent), __float_as_uint(x.w - exponent)});
     __syncwarp();
     if (lane == 0) mbarrier_arrive(b.numbers_full(j & 1));
+  }
+}
+
+// Zeroes the halves of 16 bytes of shared memory that are Inf or NaN; returns whether there
+// were any.
+template <class T>
+DEVICE bool clean_piece(uint32_t address) {
+  uint4 w = load_shared4(address);
+  const uint32_t x = odd_halves<T>(w.x), y = odd_halves<T>(w.y), z = odd_halves<T>(w.z),
+                 u = odd_halves<T>(w.w);
+  if ((x | y | z | u) == 0) return false;
+  w.x &= ~((x >> 15) * 0xffff), w.y &= ~((y >> 15) * 0xffff);
+  w.z &= ~((z >> 15) * 0xffff), w.w &= ~((u >> 15) * 0xffff);
+  store_shared4(address, w);
+  return true;
+}
+
+// Writes columns `column` and the next of a row of dim columns, or adds to them.
+DEVICE void store_pair(float *row, int column, int dim, float x, float y, bool add) {
+  if (dim % 2 == 0) {
+    if (column >= dim) return;
+    float2 *to = (float2 *)(row + column);
+    if (add) {
+      const float2 was = *to;
+      x += was.x, y += was.y;
+    }
+    *to = make_float2(x, y);
+  } else {
+    if (column < dim) row[column] = add ? x + row[column] : x;
+    if (column + 1 < dim) row[column + 1] = add ? y + row[column + 1] : y;
   }
 }
 

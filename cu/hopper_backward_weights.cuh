@@ -57,12 +57,18 @@ DEVICE void weigh(const HopperBackward &a, const Block<P> &b, int warp, int lane
   // lane's two rows. D_V: lse of columns 2 lane and the next, of this step and the next one.
   float lse[2], delta[2], next[2];
   const float exponent = P::KIND == D_K ? 0 : weight_exponent<P>(call);
+  float factor = 1;  // from dp to ds, where weights of f16 are scaled as those of p
   Step<P> at(b);
   if constexpr (P::KIND == D_Q) {
     const float *x = numbers_of(a, b.tile, b.head) + 16 * warp + lane / 4;
     const bool there = b.tile < call.rows;
     lse[0] = there ? x[0] - exponent : 0, lse[1] = there ? x[8] - exponent : 0;
     delta[0] = there ? x[64] : 0, delta[1] = there ? x[72] : 0;
+    if (P::STORE && T::UNIT == F16::UNIT) {
+      const Ranges<P> ranges(call);
+      factor = ranges.ds / ranges.p;
+      delta[0] *= factor, delta[1] *= factor;
+    }
   }
   if constexpr (P::KIND == D_V) {
     const float2 x = __ldg((const float2 *)numbers_of(a, at.row, at.head) + lane);
@@ -102,6 +108,14 @@ DEVICE void weigh(const HopperBackward &a, const Block<P> &b, int warp, int lane
   constexpr Constant<false> FIRST, MORE;
   constexpr Constant<true> SECOND, LAST;
 
+  // Where this warp's rows of the tile of keys at `row` are kept.
+  uint8_t *const rows_kept = P::STORE
+                                 ? stored_at(a, b.first_head - a.first_kv_head, b.tile / 64 - a.first_tile,
+                                             b.head % (call.heads / call.kv_heads)) +
+                                       2048 * warp
+                                 : nullptr;
+  auto kept = [&](int row) { return rows_kept + row / 64 * STORED_BYTES; };
+
 #pragma unroll 1
   for (int j = 0; j < b.steps; j++) {
     const int buffer = j & 1;
@@ -118,11 +132,22 @@ DEVICE void weigh(const HopperBackward &a, const Block<P> &b, int warp, int lane
     }
     Bounds<P> bounds;
     if (!all) bounds.load(call, b, row, warp, lane);
+    float p[32], ds[P::TWO ? 32 : 1];
+    const uint32_t weights = b.base + P::WEIGHTS_AT + buffer * P::BOX;
+    // Rounds p to 16 bits, into shared memory.
+    auto put = [&] {
+#pragma unroll
+      for (int g = 0; g < 4; g++)
+        stmatrix(fragment_address(weights, warp, lane, g), T::pack(p[8 * g], p[8 * g + 1]),
+                 T::pack(p[8 * g + 2], p[8 * g + 3]), T::pack(p[8 * g + 4], p[8 * g + 5]),
+                 T::pack(p[8 * g + 6], p[8 * g + 7]));
+      fence_async();
+      __syncwarp();
+    };
     auto hand_on = [&] {
       if (j > 0 && lane == 0) mbarrier_arrive(b.weights_full(buffer ^ 1));
     };
 
-    float p[32], ds[P::TWO ? 32 : 1];
     float columns[P::KIND == D_K ? 16 : 1];  // lse, then delta, of the columns of this lane
     const uint32_t numbers = b.base + P::NUMBERS_AT + buffer * 512 + lane % 4 * 8;
     auto load_columns = [&](int offset) {
@@ -164,7 +189,18 @@ DEVICE void weigh(const HopperBackward &a, const Block<P> &b, int warp, int lane
         if (i == 3) hand_on();
         finish(MORE);
         if (i == 0) keep(p);
-        normalise(2 * i, 2 * i + 2);
+        if constexpr (!P::STORE) {
+          normalise(2 * i, 2 * i + 2);
+        } else if (i < 2) {
+          normalise(4 * i, 4 * i + 4);
+          if (i == 1) {
+            // p stays in the buffer of ds until it has been sent off.
+            if (!all) bounds.hide(b, row, warp, lane, p);
+            mbarrier_wait(b.weights_empty(buffer), (j >> 1 & 1) ^ 1);
+            put();  // what was in the buffer was sent off before the last ds was stored
+            if (lane == 0) bulk_store(kept(row), weights + 2048 * warp, 2048);
+          }
+        }
       }
       finish(LAST);
       keep(ds);
@@ -175,25 +211,26 @@ DEVICE void weigh(const HopperBackward &a, const Block<P> &b, int warp, int lane
         for (int e = 0; e < 4; e++) {
           const float x =
               P::KIND == D_Q ? delta[e / 2] : columns[(2 * i + e % 2) % (P::KIND == D_K ? 16 : 1)];
-          p[4 * i + e] *= ds[4 * i + e] - x;
+          p[4 * i + e] *=
+              P::STORE && T::UNIT == F16::UNIT ? fmaf(ds[4 * i + e], factor, -x) : ds[4 * i + e] - x;
         }
     }
     if (!all) bounds.hide(b, row, warp, lane, p);
 
-    mbarrier_wait(b.weights_empty(buffer), (j >> 1 & 1) ^ 1);
-    const uint32_t weights = b.base + P::WEIGHTS_AT + buffer * P::BOX;
-#pragma unroll
-    for (int g = 0; g < 4; g++)
-      stmatrix(fragment_address(weights, warp, lane, g), T::pack(p[8 * g], p[8 * g + 1]),
-               T::pack(p[8 * g + 2], p[8 * g + 3]), T::pack(p[8 * g + 4], p[8 * g + 5]),
-               T::pack(p[8 * g + 6], p[8 * g + 7]));
-    fence_async();
-    __syncwarp();
+    if constexpr (P::STORE) {
+      if (lane == 0) bulk_wait_read<0>();
+      __syncwarp();
+    } else {
+      mbarrier_wait(b.weights_empty(buffer), (j >> 1 & 1) ^ 1);
+    }
+    put();
+    if (P::STORE && lane == 0) bulk_store(kept(row) + P::BOX, weights + 2048 * warp, 2048);
     if (lane == 0) {
       if (j == b.steps - 1) mbarrier_arrive(b.weights_full(buffer));
       if (P::KIND == D_K) mbarrier_arrive(b.numbers_empty(buffer));
     }
   }
+  if (P::STORE && lane == 0) bulk_wait();
 }
 
 }  // namespace rattn

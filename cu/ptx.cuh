@@ -325,6 +325,26 @@ DEVICE void store_shared4(uint32_t address, uint4 w) {
 DEVICE void start_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 DEVICE void wait_prerequisites() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
+// Copies in the background of bytes (a multiple of 16) that lie in a row: to global memory, a
+// group each; and from it, counted on a barrier. bulk_wait_read<N> returns when at most N of
+// this thread's groups have yet to be read, bulk_wait when all are written.
+DEVICE void bulk_store(void *to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+template <int N>
+DEVICE void bulk_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
+}
+DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+DEVICE void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t full) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(full)
+      : "memory");
+}
+
 }  // namespace rattn
 
 #endif

@@ -12,7 +12,12 @@ typedef CUresult (*Encode)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void 
 static Encode find_encode() {
   void *p = nullptr;
   cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 12050
+  const cudaError_t status =
+      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000, cudaEnableDefault, &found);
+#else
   const cudaError_t status = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &p, cudaEnableDefault, &found);
+#endif
   if (status == cudaSuccess && found == cudaDriverEntryPointSuccess) return (Encode)p;
   cudaGetLastError();
   return nullptr;

@@ -3,6 +3,7 @@
 // is read too soon, or filled again too soon, shows in the result. Missing fences do not.
 #include <string.h>
 
+#include <deque>
 #include <map>
 #include <vector>
 
@@ -27,6 +28,9 @@ struct Warpgroup {
   size_t done;
 };
 Warpgroup warpgroups[ALL_BLOCKS][WARPGROUPS];
+
+// Copies of rows to global memory, of a thread of a block.
+std::map<std::pair<unsigned, unsigned>, std::deque<std::function<void()>>> rows;
 
 unsigned block_of(uint32_t address) { return address >> 24 ? (address >> 24) - 1 : rank; }
 char *at(unsigned block, uint32_t address) {
@@ -110,6 +114,8 @@ void compute(unsigned block, Warpgroup &w) {
 }  // namespace
 
 void forget_cluster() {
+  for (const auto &of_thread : rows) require(of_thread.second.empty(), "a copy that nobody has waited for");
+  rows.clear();
   for (auto &of_block : phase_barriers) of_block.clear();
   for (auto &of_block : warpgroups)
     for (Warpgroup &w : of_block) w = {};
@@ -169,6 +175,23 @@ void load_box(uint32_t to, const CUtensorMap *map, int x, int y, int z, int w, u
       count_bytes(block, full, rows * WIDTH * 2);
     }
   });
+}
+
+void load_row(uint32_t to, const void *from, uint32_t bytes, uint32_t full) {
+  require(to % 16 == 0 && (uintptr_t)from % 16 == 0 && bytes % 16 == 0, "a copy of unaligned bytes");
+  const unsigned block = rank;
+  later([=] { memcpy(at(block, to), from, bytes), count_bytes(block, full, (int)bytes); });
+}
+
+void store_row(void *to, uint32_t from, uint32_t bytes) {
+  require(from % 16 == 0 && (uintptr_t)to % 16 == 0 && bytes % 16 == 0, "a copy of unaligned bytes");
+  const char *x = at(rank, from);
+  rows[{rank, thread.x}].push_back([=] { memcpy(to, x, bytes); });
+}
+
+void wait_rows(int pending) {
+  auto &mine = rows[{rank, thread.x}];
+  for (; (int)mine.size() > pending; mine.pop_front()) mine.front()();
 }
 
 void store_matrices(uint32_t address, const uint32_t (&r)[4]) {

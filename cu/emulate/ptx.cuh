@@ -18,6 +18,9 @@ void wait_phase(uint32_t b, uint32_t parity);
 // x, y and z, and w of a map of 4 dimensions.
 void load_box(uint32_t to, const CUtensorMap *map, int x, int y, int z, int w, uint32_t full, unsigned mask);
 void store_word(uint32_t to, uint32_t word, uint32_t b);
+void load_row(uint32_t to, const void *from, uint32_t bytes, uint32_t full);
+void store_row(void *to, uint32_t from, uint32_t bytes);  // done when waited for and no sooner
+void wait_rows(int pending);
 void store_matrices(uint32_t address, const uint32_t (&r)[4]);
 
 // A product of a warpgroup, as one of its threads knows it.
@@ -123,6 +126,16 @@ DEVICE void store_shared4(uint32_t address, uint4 w) { memcpy(emulate::shared + 
 // A launch is done when it returns, so kernels do not overlap.
 DEVICE void start_dependents() {}
 DEVICE void wait_prerequisites() {}
+
+DEVICE void bulk_store(void *to, uint32_t from, uint32_t bytes) { emulate::store_row(to, from, bytes); }
+template <int N>
+DEVICE void bulk_wait_read() {
+  emulate::wait_rows(N);
+}
+DEVICE void bulk_wait() { emulate::wait_rows(0); }
+DEVICE void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t full) {
+  emulate::load_row(to, from, bytes, full);
+}
 
 }  // namespace rattn
 
