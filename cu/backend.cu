@@ -12,6 +12,7 @@
 #include "../kernels/check.h"
 #include "../kernels/rattn_cuda.h"
 #include "context.h"
+#include "hopper.h"
 
 namespace rattn {
 
@@ -66,6 +67,7 @@ static int32_t prepare(rattn_ctx *ctx) {
         check(ctx, cudaHostAlloc((void **)&ctx->fault, sizeof(Fault), cudaHostAllocMapped), "cudaHostAlloc");
   if (status != RATTN_OK) return status;
   memset(ctx->fault, 0, sizeof(Fault));
+  ctx->kept_bytes = KEPT_BYTES;
   return check(ctx, cudaHostGetDevicePointer((void **)&ctx->fault_on_device, ctx->fault, 0),
                "cudaHostGetDevicePointer");
 }
@@ -74,6 +76,9 @@ static int32_t prepare(rattn_ctx *ctx) {
 static int32_t find_fault(rattn_ctx *ctx) {
   const Fault *f = ctx->fault;
   if (!*(const volatile int32_t *)&f->set) return RATTN_OK;
+  if (f->span)
+    return fail(ctx, RATTN_ERR_ARG, "rows of a call see keys [%d, %d) from row %d on, span is %d, on %s", f->lo,
+                f->hi, f->row, f->span, ctx->name);
   return fail(ctx, RATTN_ERR_ARG, "row %d of a call sees keys [%d, %d) of a chunk of %d, on %s", f->row,
               f->lo, f->hi, f->tokens, ctx->name);
 }

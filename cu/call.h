@@ -44,6 +44,7 @@ struct Call {
   const float *reach;            // f16: greatest |dout|, |v| and delta of a row
   int64_t q_token, kv_token;     // elements from a token to the next
   int32_t rows, tokens, tiles;   // tiles: stationary ones
+  int32_t span;                  // of rattn_rows, at most tokens
   int32_t heads, kv_heads, dim, stride;
   float scale;     // of q.k
   float exponent;  // |scale| log2 e, > 0: scores to powers of 2

@@ -40,6 +40,7 @@ struct rattn_ctx {
   int32_t shared_bytes, processors;  // shared memory that a block may have
   int32_t architecture;              // 90 for sm_90
   int32_t variant;                   // of kernels, where there are several; set by the driver
+  int64_t kept_bytes;                // for weights of the Hopper backward; set to less by the driver
   cudaStream_t stream;
   rattn::Fault *fault, *fault_on_device;
   rattn::Work work;

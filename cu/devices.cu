@@ -7,6 +7,7 @@
 
 #include "../kernels/rattn_cuda.h"
 #include "context.h"
+#include "hopper.h"
 
 namespace rattn {
 
@@ -95,8 +96,9 @@ extern "C" int64_t rattn_cuda_workspace(int32_t device, const rattn_shape *s, in
                                         int32_t backward) {
   // Tiles have 32 rows or keys at least.
   int64_t bytes = 64 + (rows / 32 + 1) * (int64_t)sizeof(Seen) + (tokens / 32 + 1) * (int64_t)sizeof(Seers);
-  int shared_bytes = 0;
+  int shared_bytes = 0, major = 0;
   cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   // Tensors become f32 where no kernel of their dtype fits the GPU's shared memory (with
   // 99 KB, on sm_86 and sm_89, that begins above head_dim 256), and backward below 8.
   const bool convert = s->dtype != RATTN_F32 &&
@@ -108,7 +110,7 @@ extern "C" int64_t rattn_cuda_workspace(int32_t device, const rattn_shape *s, in
     bytes += q + kv + (backward ? q : 0);
   else if (s->dtype != RATTN_F32 && s->scale < 0)
     bytes += q;
-  // hopper_backward.cu: lse and delta of tiles of 64 rows.
-  if (backward && s->dtype != RATTN_F32 && s->head_dim > 256) bytes += (rows / 64 + 1) * s->heads * 512;
+  if (backward && major == 9 && s->dtype != RATTN_F32 && s->head_dim > 256)
+    bytes += hopper_backward_bytes(s, rows, tokens);
   return bytes;
 }

@@ -249,19 +249,22 @@ struct Bench {
     if (!forward_only) dout = random_bytes(rows, s.dtype, 2);
     lo.resize(T), hi.resize(T);
     int64_t start = 0, end = 0;  // of the document
+    int64_t first = 0, span = 0;
     size_t document = 0;
     for (int64_t t = 0; t < T; t++) {
       while (!s.docs.empty() && t == end) start = end, end += s.docs[document++ % s.docs.size()];
       lo[t] = s.window ? (int32_t)std::max<int64_t>(0, t - s.window + 1) : (int32_t)start;
       hi[t] = s.causal ? (int32_t)t + 1 : (int32_t)T;
       pairs += hi[t] - lo[t];
+      first = t % 128 ? std::min<int64_t>(first, lo[t]) : lo[t];
+      span = std::max(span, hi[t] - first);
     }
     const float scale = (float)(1 / sqrt((double)s.dim));
     const rattn_shape shape = {s.dtype, s.heads, s.kv_heads, s.dim, scale};
     float *out = (float *)put(NULL, rows * 4), *lse = (float *)put(NULL, T * s.heads * 4);
     const void *qp = put(q.data(), q.size()), *kvp = put(kv.data(), kv.size());
     const rattn_rows r = {0, T, (const int32_t *)put(lo.data(), T * 4),
-                          (const int32_t *)put(hi.data(), T * 4)};
+                          (const int32_t *)put(hi.data(), T * 4), span};
     const rattn_forward_args f = {shape, r, T, qp, kvp, out, lse, 1};
     must(b, ctx, b->forward(ctx, &f), "forward");
     rattn_backward_args g = {};
@@ -298,6 +301,7 @@ struct Bench {
 int main(int argc, char **argv) {
   int device = 0, variant = 0, only = 0, wrong = 0;
   bool quick = false, forward_only = false;
+  int64_t kept = 0;
   const char *command = NULL;
   std::vector<const char *> shapes;
   for (int i = 1; i < argc; i++) {
@@ -307,6 +311,8 @@ int main(int argc, char **argv) {
       variant = atoi(argv[++i]);  // kernels of a build with -DRATTN_TUNE
     else if (!strcmp(argv[i], "--only") && i + 1 < argc)
       only = atoi(argv[++i]);  // head_dim of the cases
+    else if (!strcmp(argv[i], "--kept") && i + 1 < argc)
+      kept = atoll(argv[++i]);  // bytes for weights of the Hopper backward
     else if (!strcmp(argv[i], "--quick"))
       quick = true;
     else if (!strcmp(argv[i], "--forward"))
@@ -318,7 +324,7 @@ int main(int argc, char **argv) {
   }
   if (!command || (strcmp(command, "check") && strcmp(command, "bench"))) {
     fprintf(stderr,
-            "usage: driver [--device N] [--quick] [--only DIM] check\n"
+            "usage: driver [--device N] [--quick] [--only DIM] [--kept BYTES] check\n"
             "       driver [--device N] [--variant N] [--forward] bench [DTYPE,HEADS/KV,DIM,SEQ,MASK ...]\n");
     return 2;
   }
@@ -329,6 +335,7 @@ int main(int argc, char **argv) {
     return 3;
   }
   ctx->variant = variant;
+  if (kept) ctx->kept_bytes = kept;
   printf("%s%s\n", b->name(ctx), variant ? ", other kernels" : "");
   if (!strcmp(command, "check")) {
     wrong = run_all(b, ctx, quick, only);

@@ -17,6 +17,12 @@ int32_t hopper_forward(rattn_ctx *ctx, int32_t dtype, Call c);
 bool has_hopper_backward(const rattn_ctx *ctx, const rattn_shape *s, int64_t tokens);
 int32_t hopper_backward(rattn_ctx *ctx, int32_t dtype, const Call &c);
 
+// What weights that are kept may take in all, in two buffers.
+constexpr int64_t KEPT_BYTES = 4LL << 30;
+
+// The most bytes of workspace, beside tile lists, of a backward of so many rows and keys, or fewer.
+int64_t hopper_backward_bytes(const rattn_shape *s, int64_t rows, int64_t tokens);
+
 }  // namespace rattn
 
 #endif

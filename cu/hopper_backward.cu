@@ -9,9 +9,7 @@
 
 namespace rattn {
 
-// What weights that are kept may take in all, in two buffers, and the fewest steps of 64 rows
-// of a head for which dk and dv are worth another reading and writing.
-constexpr int64_t KEPT_BYTES = 4LL << 30;
+// The fewest steps of 64 rows of a head that a part of a backward is worth a launch for.
 constexpr int32_t LEAST_STEPS = 256;
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -80,22 +78,50 @@ static int32_t launch_three(rattn_ctx *ctx, const HopperBackward &a) {
   return status;
 }
 
-// dq, keeping p and ds, then dk and dv from them, for so many KV heads and row tiles at a time.
+// How a backward whose weights are kept goes: so many KV heads and row tiles at a time, of
+// weights of so many bytes; all in one part, or in several of about the same size that take
+// turns in two buffers. kv_heads is 0 where weights are not worth keeping.
+struct Parts {
+  int32_t kv_heads, tiles, width;
+  int64_t bytes;
+  bool one;
+};
+
+// All rows of as many KV heads as there is room for, or of one as many row tiles. It follows
+// from sizes alone, so that results do.
+static Parts parts_of(const rattn_ctx *ctx, const Call &c) {
+  const int32_t group = c.heads / c.kv_heads;
+  const int64_t all_tiles = ceil_div(ceil_div(c.rows, 64), 2) * 2;
+  // span keys that begin within a tile reach into one more.
+  const int64_t width = min(ceil_div(c.tokens, 64), ceil_div(c.span, 64) + 1);
+  const int64_t tile_bytes = group * width * STORED_BYTES;
+  const int64_t room = ctx->kept_bytes / 2 / tile_bytes / 2 * 2;  // an even number of tiles
+  int64_t tiles = all_tiles, kv_heads = 1;
+  if (room >= all_tiles)
+    kv_heads = min(room / all_tiles, (int64_t)c.kv_heads);
+  else if (room > 0)
+    tiles = ceil_div(ceil_div(all_tiles, ceil_div(all_tiles, room)), 2) * 2;
+  const bool one = tiles == all_tiles && kv_heads == c.kv_heads;
+  const bool worth = room >= tiles && (one || tiles * group >= LEAST_STEPS || ctx->kept_bytes < KEPT_BYTES);
+  return {worth ? (int32_t)kv_heads : 0, (int32_t)tiles, (int32_t)width, kv_heads * tiles * tile_bytes, one};
+}
+
+// dq, keeping p and ds, then dk and dv from them, part by part.
 template <class T>
-static int32_t launch_parts(rattn_ctx *ctx, HopperBackward a, int32_t kv_heads, int32_t tiles,
-                            int64_t part_bytes) {
+static int32_t launch_parts(rattn_ctx *ctx, HopperBackward a, const Parts &parts) {
   using Dq = Hopper<T, D_Q, 16, 5, 2, true>;
   using Keys = KeySums<T>;
   uint8_t *const kept = (uint8_t *)ctx->weights.p;
   const int32_t row_tiles = (int32_t)ceil_div(a.call.rows, 64), group = a.call.heads / a.call.kv_heads;
+  a.width = parts.width, a.fault = ctx->fault_on_device;
   int32_t status = make_maps<Dq>(ctx, &a);
   int part = 0;
-  for (a.first_kv_head = 0; a.first_kv_head < a.call.kv_heads; a.first_kv_head += kv_heads)
-    for (a.first_tile = 0; a.first_tile < row_tiles; a.first_tile += tiles, part++) {
+  for (a.first_kv_head = 0; a.first_kv_head < a.call.kv_heads; a.first_kv_head += parts.kv_heads)
+    for (a.first_tile = 0; a.first_tile < row_tiles; a.first_tile += parts.tiles, part++) {
       if (status != RATTN_OK) return status;
-      const int32_t heads = min(kv_heads, a.call.kv_heads - a.first_kv_head);
-      a.call.tiles = min(tiles, row_tiles - a.first_tile);
-      a.weights = kept + part % 2 * part_bytes;
+      const int32_t heads = min(parts.kv_heads, a.call.kv_heads - a.first_kv_head);
+      a.call.tiles = min(parts.tiles, row_tiles - a.first_tile);
+      a.weights = kept + part % 2 * parts.bytes;
       status = enqueue<Dq>(ctx, hopper_backward<Dq>, ceil_div(a.call.tiles, 2) * heads * group, a, part > 0,
                            "backward dq");
       if (status == RATTN_OK)
@@ -103,6 +129,12 @@ static int32_t launch_parts(rattn_ctx *ctx, HopperBackward a, int32_t kv_heads, 
                                "backward dk, dv");
     }
   return status;
+}
+
+int64_t hopper_backward_bytes(const rattn_shape *s, int64_t rows, int64_t tokens) {
+  const int64_t row_tiles = ceil_div(rows, 64);
+  const int64_t weights = ceil_div(row_tiles, 2) * 2 * ceil_div(tokens, 64) * s->heads * STORED_BYTES;
+  return row_tiles * s->heads * 512 + (weights <= KEPT_BYTES / 2 ? weights : KEPT_BYTES);
 }
 
 bool has_hopper_backward(const rattn_ctx *ctx, const rattn_shape *s, int64_t tokens) {
@@ -133,25 +165,11 @@ int32_t hopper_backward(rattn_ctx *ctx, int32_t dtype, const Call &c) {
   status = check(ctx, number_rows(ctx->stream, c, (float *)ctx->numbers.p), "lse and delta");
   if (status != RATTN_OK) return status;
 
-  // All rows of as many KV heads as there is room for, or of one as many row tiles, in parts
-  // of about the same size.
-  const int32_t group = c.heads / c.kv_heads;
-  const int64_t tile_bytes = (int64_t)group * key_tiles * STORED_BYTES;
-  const int64_t room = KEPT_BYTES / 2 / tile_bytes / 2 * 2;  // an even number of tiles
-  const int64_t all_tiles = ceil_div(row_tiles, 2) * 2;
-  int32_t tiles = (int32_t)all_tiles, kv_heads = 1;
-  if (room >= all_tiles)
-    kv_heads = (int32_t)min(room / all_tiles, (int64_t)c.kv_heads);
-  else if (room > 0)
-    tiles = (int32_t)ceil_div(ceil_div(all_tiles, ceil_div(all_tiles, room)), 2) * 2;
-  const int64_t part_bytes = kv_heads * tiles * tile_bytes;
-  const bool one = tiles == all_tiles && kv_heads == c.kv_heads;
-  if (room >= tiles && (one || tiles * group >= LEAST_STEPS)) {
-    status = reserve(ctx, &ctx->weights, part_bytes * (one ? 1 : 2), "weights");
-    if (status == RATTN_OK)
-      return dtype == RATTN_BF16 ? launch_parts<Bf16>(ctx, a, kv_heads, tiles, part_bytes)
-                                 : launch_parts<F16>(ctx, a, kv_heads, tiles, part_bytes);
-    if (status != RATTN_ERR_MEMORY) return status;
+  const Parts parts = parts_of(ctx, c);
+  if (parts.kv_heads > 0) {
+    status = reserve(ctx, &ctx->weights, parts.bytes * (parts.one ? 1 : 2), "weights");
+    if (status != RATTN_OK) return status;
+    return dtype == RATTN_BF16 ? launch_parts<Bf16>(ctx, a, parts) : launch_parts<F16>(ctx, a, parts);
   }
   return dtype == RATTN_BF16 ? launch_three<Bf16>(ctx, a) : launch_three<F16>(ctx, a);
 }

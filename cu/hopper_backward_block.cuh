@@ -7,17 +7,21 @@
 
 #include "attend.cuh"
 #include "ptx.cuh"
+#include "small.h"
 
 namespace rattn {
 
 // Arguments of a kernel; call.tiles are the stationary ones. A launch may be of some KV heads,
 // or of some tiles of query rows of one, and then keeps its weights for key_sums:
-// [KV heads][tiles, made even][heads of a group][tiles of keys][p, ds][64 x 64].
+// [KV heads][tiles, made even][heads of a group][width][p, ds][64 x 64], from the first tile
+// of keys on that the pair of row tiles sees.
 struct HopperBackward {
   static constexpr int CLUSTER = 2;  // blocks
   Call call;
   int32_t first_kv_head, first_tile;
+  int32_t width;  // tiles of keys that a pair may see
   uint8_t *weights;
+  Fault *fault;
   const float *numbers;  // [tiles of query rows][heads][2][64]: lse log2 e, then delta
   // Boxes of 64 rows x 64 dims of what is stationary and what scores stream; of 16 rows x 64
   // dims x 4 of what is summed, x 1 where head_dim is not a multiple of 64.
@@ -32,9 +36,9 @@ constexpr int64_t STORED_BYTES = 2 * 8192;
 // The weights kept of a tile of rows of a head; both counted from the launch's first.
 DEVICE uint8_t *stored_at(const HopperBackward &a, int kv_head, int tile, int head) {
   const Call &call = a.call;
-  const int group = call.heads / call.kv_heads, key_tiles = (call.tokens + 63) / 64;
+  const int group = call.heads / call.kv_heads;
   const int64_t row = ((int64_t)kv_head * ((call.tiles + 1) & ~1) + tile) * group + head;
-  return a.weights + row * key_tiles * STORED_BYTES;
+  return a.weights + row * a.width * STORED_BYTES;
 }
 
 // The tiles of keys that the pair of row tiles that tile is one of goes over.
@@ -78,6 +82,7 @@ struct Block {
   int tile, head;                   // the stationary tile's first row, and its head
   int row, pace;                    // the stream's first tile, and rows to the next
   int first_head, head_end, steps;  // its heads, and its length
+  int begin;                        // its least tile
   int all_lo, all_hi;               // keys, see Sight
 
   DEVICE uint32_t barrier(int i) const { return base + P::BARRIERS_AT + 8 * i; }
@@ -111,7 +116,7 @@ struct Block {
     head = P::KEYS ? kv_head : kv_head * group + n % group;
     first_head = P::KEYS ? kv_head * group : kv_head;
     head_end = P::KEYS ? first_head + group : first_head + 1;
-    int begin, end;  // tiles of the stream
+    int end;  // of the tiles of the stream
     if constexpr (P::KEYS) {
       const Seers s = call.seers[first], t = call.seers[other];
       begin = min(s.begin, t.begin), end = max(s.end, t.end);
@@ -119,7 +124,11 @@ struct Block {
       all_lo = there ? tile : INT_MAX, all_hi = there ? min(tile + P::ROWS, call.tokens) : INT_MIN;
     } else {
       const int2 span = span_of(call, first);
-      begin = span.x, end = span.y;
+      begin = span.x, end = P::STORE ? min(span.y, begin + a.width) : span.y;
+      if (end < span.y && threadIdx.x == 0) {
+        a.fault->row = 64 * first, a.fault->lo = 64 * span.x, a.fault->hi = 64 * span.y;
+        a.fault->span = call.span, a.fault->set = 1;
+      }
       const Seen s = call.seen[rank ? other : first];
       all_lo = there ? s.all_lo : INT_MIN, all_hi = there ? s.all_hi : INT_MAX;
     }

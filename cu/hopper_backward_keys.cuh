@@ -59,8 +59,12 @@ struct KeyBlock {
 template <class P>
 struct KeySight {
   bool there[2], all;
-  DEVICE KeySight(const Call &call, const KeyBlock<P> &b, int tile) {
-    const int2 span = span_of(call, tile);
+  int column;  // of the first tile of keys among the weights
+  DEVICE KeySight(const HopperBackward &a, const KeyBlock<P> &b, int tile) {
+    const Call &call = a.call;
+    int2 span = span_of(call, tile);
+    span.y = min(span.y, span.x + a.width);
+    column = b.key_tile - span.x;
     const Seen seen = call.seen[tile];
     for (int i = 0; i < 2; i++) there[i] = span.x <= b.key_tile + i && b.key_tile + i < span.y;
     all = seen.all_lo <= 64 * b.key_tile && min(64 * b.key_tile + 128, call.tokens) <= seen.all_hi;
@@ -71,15 +75,14 @@ struct KeySight {
 template <class P>
 DEVICE void load_stages(const HopperBackward &a, const KeyBlock<P> &b) {
   const CUtensorMap *map = &a.fixed[b.value];  // of q, dout
-  const int key_tiles = (a.call.tokens + 63) / 64;
   Turn<P::STAGES> turn;
 #pragma unroll 1
   for (int tile = b.end - 1; tile >= b.begin; tile--) {
-    const KeySight<P> sight(a.call, b, tile);
+    const KeySight<P> sight(a, b, tile);
     const uint8_t *kept = stored_at(a, b.kv_head - a.first_kv_head, tile - a.first_tile, 0) +
-                          b.key_tile * STORED_BYTES + (b.value ? 0 : P::BOX);
+                          sight.column * STORED_BYTES + (b.value ? 0 : P::BOX);
 #pragma unroll 1
-    for (int head = 0; head < b.heads; head++, turn.next(), kept += key_tiles * STORED_BYTES) {
+    for (int head = 0; head < b.heads; head++, turn.next(), kept += a.width * STORED_BYTES) {
       const uint32_t full = b.full(turn.slot), stage = b.stage(turn.slot);
       mbarrier_wait(b.empty(turn.slot), turn.parity ^ 1);
       mbarrier_expect(full, (4 + sight.there[0] + sight.there[1]) * P::BOX);
@@ -146,7 +149,7 @@ DEVICE void sum_keys(const HopperBackward &a, const KeyBlock<P> &b, int which, i
   Turn<P::STAGES> turn;
 #pragma unroll 1
   for (int tile = b.end - 1; tile >= b.begin; tile--) {
-    const KeySight<P> sight(call, b, tile);
+    const KeySight<P> sight(a, b, tile);
     const bool there = which ? sight.there[1] : sight.there[0],
                partial = !sight.all && (sight.there[0] || sight.there[1]);
 #pragma unroll 1

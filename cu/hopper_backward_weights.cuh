@@ -114,7 +114,7 @@ DEVICE void weigh(const HopperBackward &a, const Block<P> &b, int warp, int lane
                                              b.head % (call.heads / call.kv_heads)) +
                                        2048 * warp
                                  : nullptr;
-  auto kept = [&](int row) { return rows_kept + row / 64 * STORED_BYTES; };
+  auto kept = [&](int row) { return rows_kept + (row / 64 - b.begin) * STORED_BYTES; };
 
 #pragma unroll 1
   for (int j = 0; j < b.steps; j++) {

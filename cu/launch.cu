@@ -118,6 +118,7 @@ static Call call_of(const rattn_shape *s, const rattn_rows *rows, int64_t tokens
   Call c = {};
   c.rows = (int32_t)rows->n, c.tokens = (int32_t)tokens;
   c.lo = rows->lo, c.hi = rows->hi;
+  c.span = (int32_t)(rows->span && rows->span < tokens ? rows->span : tokens);
   c.first = first != 0;
   return c;
 }

@@ -30,7 +30,7 @@ static __global__ void see_rows_kernel(const int32_t *lo, const int32_t *hi, int
     int32_t a = r < rows ? lo[r] : 0, b = r < rows ? hi[r] : 0;
     if (a < b && (a < 0 || b > tokens)) {
       // Any such row will do; the words are whole, and read after the queue is empty.
-      fault->row = (int32_t)r, fault->lo = a, fault->hi = b, fault->tokens = tokens;
+      fault->row = (int32_t)r, fault->lo = a, fault->hi = b, fault->tokens = tokens, fault->span = 0;
       fault->set = 1;
       a = max(a, 0), b = min(b, tokens);
     }

@@ -12,6 +12,7 @@ namespace rattn {
 // the device writes to.
 struct Fault {
   int32_t set, row, lo, hi, tokens;
+  int32_t span;  // 0, or less than what 128 rows from row see
 };
 
 // Finds what tiles of tile_rows query rows see: seen[tiles]. Where the rows are a stream

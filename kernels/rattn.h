@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define RATTN_ABI_VERSION 2
+#define RATTN_ABI_VERSION 3
 
 enum rattn_status { RATTN_OK = 0, RATTN_ERR_ARG = 1, RATTN_ERR_MEMORY = 2, RATTN_ERR_DEVICE = 3 };
 enum rattn_dtype { RATTN_F32 = 0, RATTN_BF16 = 1, RATTN_F16 = 2 };
@@ -33,10 +33,13 @@ typedef struct {
 } rattn_shape;
 
 // Queries [start, start + n) of the rank; query start + t sees keys
-// [lo[t], hi[t]) of the chunk, nothing where lo[t] >= hi[t].
+// [lo[t], hi[t]) of the chunk, nothing where lo[t] >= hi[t]. Of 128 rows in a row,
+// t in [128 i, 128 i + 128), the keys that any of them sees lie within span keys;
+// span 0 says that it is not known.
 typedef struct {
   int64_t start, n;
   const int32_t *lo, *hi;
+  int64_t span;
 } rattn_rows;
 
 // Forward of rows against a chunk of keys; folds into out and lse.

@@ -2,6 +2,7 @@ package ring
 
 import (
 	"errors"
+	"math"
 	"unsafe"
 )
 
@@ -72,10 +73,30 @@ type Tensors struct {
 
 // Rows says what queries see in one chunk of keys: query Start+t, 0 <= t < N,
 // sees keys [Lo[t], Hi[t]) of the chunk; Lo[t] >= Hi[t] sees nothing. Lo and Hi
-// are int32 arrays in the backend's memory.
+// are int32 arrays in the backend's memory. Of SpanRows queries in a row, counted from
+// Start, the keys that any of them sees lie within Span keys; 0 says that it is not known.
 type Rows struct {
 	Start, N int
 	Lo, Hi   unsafe.Pointer
+	Span     int
+}
+
+// SpanRows is how many queries Rows.Span is about.
+const SpanRows = 128
+
+// SpanOf computes Rows.Span from all lo and hi.
+func SpanOf(lo, hi []int32) int {
+	span := int32(0)
+	for start := 0; start < len(lo); start += SpanRows {
+		first, end := int32(math.MaxInt32), int32(0)
+		for t := start; t < min(start+SpanRows, len(lo)); t++ {
+			if lo[t] < hi[t] {
+				first, end = min(first, lo[t]), max(end, hi[t])
+			}
+		}
+		span = max(span, end-first)
+	}
+	return int(span)
 }
 
 // Chunk is a contiguous range of some rank's keys and values in the backend's

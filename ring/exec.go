@@ -200,7 +200,8 @@ func (e *Exec) bindRows(runs []segments.Run, queries, keys segments.Span) (Rows,
 	if err != nil {
 		return Rows{}, err
 	}
-	return Rows{Start: queries.Start, N: n, Lo: p, Hi: unsafe.Add(p, 4*n)}, e.backend.Write(p, bytes)
+	rows := Rows{Start: queries.Start, N: n, Lo: p, Hi: unsafe.Add(p, 4*n), Span: SpanOf(bounds[:n], bounds[n:])}
+	return rows, e.backend.Write(p, bytes)
 }
 
 // Run carries out one pass. Forward writes Out and LSE; Backward, which needs
