@@ -62,18 +62,32 @@ type valuedSource struct {
 }
 
 func (v valuedSource) load(h *held) error {
-	numbers := make([]float32, v.Width(h.names[0]))
-	for _, p := range v.order.Pieces {
+	return h.fillWith(v.order, func() func(name string, row, pos int, dst []byte) {
+		numbers := make([]float32, v.Width(h.names[0]))
+		return func(name string, row, pos int, dst []byte) {
+			v.Value(name, row, pos, numbers)
+			put(v.dtype, dst, numbers)
+		}
+	})
+}
+
+// fillWith fills the memory with what token makes of a rank's tokens, in parts at a time, each
+// with a token function of its own.
+func (h *held) fillWith(order *segments.Order, start func() (token func(name string, row, pos int, dst []byte))) error {
+	for _, p := range order.Pieces {
 		for i := 0; i < p.Pos.Len(); {
 			n := min(h.window(), p.Pos.Len()-i)
 			err := h.write(consecutive(p.At+i, n), func(memory []byte, at []int32) error {
-				for _, name := range h.names {
-					to := h.place(name)
-					for j, token := range at {
-						v.Value(name, p.Row, p.Pos.Start+i+j, numbers)
-						put(v.dtype, memory[to.Offset+int64(token)*to.Stride:], numbers)
+				inParts(parts(), len(at), func(_, first, end int) {
+					token := start()
+					for _, name := range h.names {
+						to := h.place(name)
+						for j := first; j < end; j++ {
+							dst := memory[to.Offset+int64(at[j])*to.Stride:]
+							token(name, p.Row, p.Pos.Start+i+j, dst[:h.width])
+						}
 					}
-				}
+				})
 				return nil
 			})
 			if err != nil {
@@ -87,13 +101,17 @@ func (v valuedSource) load(h *held) error {
 
 // put writes numbers, rounded to a dtype.
 func put(d ring.DType, dst []byte, numbers []float32) {
-	for i, x := range numbers {
-		switch d {
-		case ring.BF16:
+	switch d {
+	case ring.BF16:
+		for i, x := range numbers {
 			binary.NativeEndian.PutUint16(dst[2*i:], half.F32ToBF16(x))
-		case ring.F16:
+		}
+	case ring.F16:
+		for i, x := range numbers {
 			binary.NativeEndian.PutUint16(dst[2*i:], half.F32ToF16(x))
-		default:
+		}
+	default:
+		for i, x := range numbers {
 			binary.NativeEndian.PutUint32(dst[4*i:], math.Float32bits(x))
 		}
 	}

@@ -26,12 +26,12 @@ func newBench() *cobra.Command {
 		Use:   "bench --seq N[,N..] [--mask PARTS]..",
 		Short: "Time a shape, or a sweep of shapes; the result is checked first",
 		Long: `bench runs each shape once and holds the result against a closed form; of a wrong
-result it prints no figure, and exits 1. Then it times each pass: the ranks start
-together, and the time of a repeat is that of the slowest rank. FLOPs are
-4 x heads x head_dim x visible pairs forward and 2.5 times that backward, whatever
-a kernel executes; peak is what the CPUs of the rank reach with nothing but the
-multiply-adds that its kernels make of the dtype, measured in the same run (not
-known of a GPU).`,
+result it prints no figure, and exits 1. Then it times each pass, on random numbers of
+a normal distribution: the ranks start together, and the time of a repeat is that of
+the slowest rank. FLOPs are 4 x heads x head_dim x visible pairs forward and 2.5 times
+that backward, whatever a kernel executes; peak is what the CPUs of the rank reach with
+nothing but the multiply-adds that its kernels make of the dtype, measured in the same
+run (not known of a GPU).`,
 		Example: `  mpirun -n 4 ringattn bench --seq 8192 --heads 8/2 --head-dim 128
   ringattn bench --ranks 2 --seq 4096,8192 --mask causal --mask window:512 --output jsonl`,
 		Args: noArgs,
@@ -138,6 +138,15 @@ func (w *world) bench(ctx context.Context, b *benchOptions, shapes []cases.Shape
 		for _, text := range failed {
 			if w.Rank() == 0 {
 				w.log.Error().Msgf("%s: %s", shapes[i].Name, text)
+			}
+		}
+		// The backward needs out and lse of the numbers that it is timed on.
+		if len(failed) == 0 {
+			if err := a.randomise(); err != nil {
+				return err
+			}
+			if _, err := a.passes(ctx); err != nil {
+				return err
 			}
 		}
 		for _, p := range b.passes {

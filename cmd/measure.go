@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
+	"sync"
 
 	"ringattn/cases"
 )
@@ -55,18 +57,60 @@ func (a *attention) eachToken(do func(at, row, pos int)) {
 	}
 }
 
+// parts is in how many parts the CPU goes through a rank's tokens at a time.
+func parts() int { return min(runtime.GOMAXPROCS(0), 16) }
+
+// sumTokens calls what start returns for every token of the rank, of consecutive tokens one
+// after the other, in parts at a time, and merges the values of the parts in their order.
+func (a *attention) sumTokens(start func() (do func(at, row, pos int), values func() (sums, maxima []float64))) (sums, maxima []float64) {
+	n := parts()
+	values := make([]func() (sums, maxima []float64), n)
+	inParts(n, a.x.Tokens, func(part, first, end int) {
+		do, result := start()
+		values[part] = result
+		a.eachToken(func(at, row, pos int) {
+			if first <= at && at < end {
+				do(at, row, pos)
+			}
+		})
+	})
+	sums, maxima = values[0]()
+	for _, v := range values[1:] {
+		s, m := v()
+		for i := range sums {
+			sums[i] += s[i]
+		}
+		for i := range maxima {
+			maxima[i] = max(maxima[i], m[i])
+		}
+	}
+	return sums, maxima
+}
+
+// inParts calls do for n parts of [0, count) at once.
+func inParts(n, count int, do func(part, first, end int)) {
+	var group sync.WaitGroup
+	for part := range n {
+		group.Go(func() { do(part, part*count/n, (part+1)*count/n) })
+	}
+	group.Wait()
+}
+
 // norm is the size of a tensor's right answer over all ranks.
 func (a *attention) norm(ctx context.Context, tensor string, read reader) (cases.Norm, error) {
-	var n cases.Norm
-	row := make([]float64, a.width(tensor))
 	step := a.rowLen(tensor)
-	a.eachToken(func(at, b, pos int) {
-		read(at, b, pos, row)
-		for i := 0; i < len(row); i += step {
-			n.Add(row[i:i+step], false)
-		}
+	sums, maxima, err := a.merge(ctx, func() (sums, maxima []float64) {
+		return a.sumTokens(func() (func(at, b, pos int), func() (sums, maxima []float64)) {
+			var n cases.Norm
+			row := make([]float64, a.width(tensor))
+			return func(at, b, pos int) {
+				read(at, b, pos, row)
+				for i := 0; i < len(row); i += step {
+					n.Add(row[i:i+step], false)
+				}
+			}, func() (sums, maxima []float64) { return n.Values() }
+		})
 	})
-	sums, maxima, err := a.merge(ctx, n.Values)
 	return cases.NormFromValues(sums, maxima), err
 }
 
@@ -97,27 +141,28 @@ func (a *attention) measure(ctx context.Context, tensor string, n cases.Norm, re
 			return nil, err
 		}
 	}
-	m := cases.NewMeasure(n, reference)
-	memory := a.tensor(tensor).view(tensor)
-	row, got := make([]float64, a.width(tensor)), make([]float32, a.width(tensor))
-	step := a.rowLen(tensor)
-	a.eachToken(func(at, b, pos int) {
-		read(at, b, pos, row)
-		token := memory.token(at)
-		for i := range got {
-			got[i] = float32At(token, i)
-		}
-		for i := 0; i < len(row); i += step {
-			cases.AddRow(m, tensor, got[i:i+step], row[i:i+step], false)
-		}
-	})
-	if memory.err != nil {
-		return nil, memory.err
+	held, step := a.tensor(tensor), a.rowLen(tensor)
+	values := func() (sums, maxima []float64) {
+		return a.sumTokens(func() (func(at, b, pos int), func() (sums, maxima []float64)) {
+			m, memory := cases.NewMeasure(n, reference), held.view(tensor)
+			row, got := make([]float64, a.width(tensor)), make([]float32, a.width(tensor))
+			return func(at, b, pos int) {
+				read(at, b, pos, row)
+				token := memory.token(at)
+				for i := range got {
+					got[i] = float32At(token, i)
+				}
+				for i := 0; i < len(row); i += step {
+					cases.AddRow(m, tensor, got[i:i+step], row[i:i+step], false)
+				}
+			}, m.Values
+		})
 	}
-	sums, maxima, err := a.merge(ctx, m.Values)
-	if err != nil {
+	sums, maxima, err := a.merge(ctx, values)
+	if err = errors.Join(held.err, err); err != nil {
 		return nil, err
 	}
+	m := cases.NewMeasure(n, reference)
 	m.SetValues(sums, maxima)
 	return m, nil
 }
@@ -144,7 +189,7 @@ func (a *attention) reference(ctx context.Context) (float64, error) {
 			n++
 		}
 	})
-	if err := errors.Join(ks.err, vs.err, douts.err); err != nil {
+	if err := errors.Join(a.tensor("k").err, a.tensor("v").err, a.tensor("dout").err); err != nil {
 		return 0, err
 	}
 	sums, err := a.world.AllReduceSum(ctx, []float64{keys, products, n})

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
 	"unsafe"
 
 	"ringattn/ring"
@@ -25,6 +26,8 @@ type held struct {
 	tokens  int
 	host    []byte // the memory, nil where only the backend can read and write it
 	buffer  int64  // bytes of the buffer, where there is no host
+	reading sync.Mutex
+	err     error // the first one of a view; its tokens are zeros after it
 }
 
 // bufferBytes is enough for copies to a device at full speed.
@@ -144,13 +147,13 @@ func consecutive(first, n int) []int32 {
 	return at
 }
 
-// view shows one tensor's tokens to whoever goes through them in kernel order.
+// view shows one tensor's tokens to whoever goes through them in kernel order. Several may
+// be in use at a time.
 type view struct {
 	*held
 	offset int64 // of the tensor in a token
 	first  int   // the token that the buffer starts with
 	buffer []byte
-	err    error // the first one; tokens are zeros after it
 }
 
 func (h *held) view(name string) *view { return &view{held: h, offset: h.place(name).Offset} }
@@ -160,11 +163,13 @@ func (v *view) token(at int) []byte {
 	memory, i, stride := v.host, int64(at), v.stride()
 	if memory == nil {
 		if i -= int64(v.first); i < 0 || (i+1)*stride > int64(len(v.buffer)) {
-			n := min(v.window(), v.tokens-at)
+			n := min(max(1, v.window()/parts()), v.tokens-at)
 			v.first, v.buffer, i = at, make([]byte, int64(n)*stride), 0
+			v.reading.Lock()
 			if v.err == nil {
 				v.err = v.backend.Read(v.buffer, unsafe.Add(v.p, int64(at)*stride))
 			}
+			v.reading.Unlock()
 		}
 		memory = v.buffer
 	}
