@@ -2,19 +2,14 @@ package cmd
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"ringattn/cases"
-	"ringattn/kernels"
-	"ringattn/mpi"
 	"ringattn/ring"
 )
 
@@ -51,7 +46,11 @@ run (not known of a GPU).`,
 	f.StringVar(&b.pass, "pass", "forward,backward", "the passes to time")
 	f.IntVar(&b.warmup, "warmup", 1, "repeats before them that are not timed")
 	f.IntVar(&b.repeats, "repeats", 7, "timed repeats")
-	f.StringVar(&b.output, "output", "table", "table, or jsonl: JSON Lines as docs/bench.schema.json describes them")
+	f.StringVar(&b.output, "output", "table", "table; jsonl: JSON Lines as docs/bench.schema.json describes them; csv; go: for benchstat")
+	f.StringVar(&b.out, "out", "", "file that gets the JSON Lines of each point when it is done; a signal ends the sweep after the point at hand")
+	f.BoolVar(&b.resume, "resume", false, "go on with the file of --out: points of this build, shape, world and setting that it has are left out")
+	f.StringVar(&b.shard, "shard", "", "I/N: of the shapes of the sweep only each N-th, from the I-th of 0 to N-1 on, for job arrays")
+	f.StringArrayVar(&b.expect, "expect", nil, "PASS.FIGURE>=NUMBER, or <=, of numbers in a result of --output jsonl, such as forward.tflops_per_rank>=0.5: exit 1 where a result misses it")
 	o.override = map[string]string{}
 	o.addLayout(f, "run N ranks inside this process, without MPI")
 	o.addRuntime(f)
@@ -62,7 +61,13 @@ run (not known of a GPU).`,
 type benchOptions struct {
 	pass, output    string
 	warmup, repeats int
-	passes          []ring.Pass
+	out, shard      string
+	resume          bool
+	expect          []string
+
+	passes         []ring.Pass
+	shardI, shardN int
+	expectations   []expectation
 }
 
 func (b *benchOptions) validate() error {
@@ -76,6 +81,21 @@ func (b *benchOptions) validate() error {
 			return usageError("--pass is %q, want forward, backward or both", b.pass)
 		}
 	}
+	b.shardN = 1
+	if b.shard != "" {
+		var rest string
+		n, _ := fmt.Sscanf(b.shard+" ", "%d/%d%s", &b.shardI, &b.shardN, &rest)
+		if n != 2 || b.shardI < 0 || b.shardI >= b.shardN {
+			return usageError("--shard is %q, want I/N with 0 <= I < N", b.shard)
+		}
+	}
+	for _, text := range b.expect {
+		e, err := parseExpectation(text)
+		if err != nil {
+			return err
+		}
+		b.expectations = append(b.expectations, e)
+	}
 	switch {
 	case len(b.passes) > 2 || len(b.passes) == 2 && b.passes[0] == b.passes[1]:
 		return usageError("--pass is %q, want forward, backward or both, each once", b.pass)
@@ -83,8 +103,10 @@ func (b *benchOptions) validate() error {
 		return usageError("--warmup is %d, want at least 0", b.warmup)
 	case b.repeats < 1:
 		return usageError("--repeats is %d, want at least 1", b.repeats)
-	case b.output != "table" && b.output != "jsonl":
-		return usageError("--output is %q, want table or jsonl", b.output)
+	case benchPrinters[b.output] == nil:
+		return usageError("--output is %q, want table, jsonl, csv or go", b.output)
+	case b.resume && b.out == "":
+		return usageError("--resume goes with --out FILE")
 	}
 	return nil
 }
@@ -105,67 +127,104 @@ type benchRank struct {
 	Stats []ring.Stats // of one pass, by repeat
 }
 
-// bench times the shapes, one after another.
+// bench times the shapes, one after another. A point is a shape and a pass.
 func (w *world) bench(ctx context.Context, b *benchOptions, shapes []cases.Shape) error {
 	if err := w.agreeShapes(ctx, shapes, fact{"--pass", b.pass}, fact{"--warmup", fmt.Sprint(b.warmup)}, fact{"--repeats", fmt.Sprint(b.repeats)},
-		fact{"--output", b.output}); err != nil {
+		fact{"--output", b.output}, fact{"--out", b.out}, fact{"--resume", fmt.Sprint(b.resume)}, fact{"--shard", b.shard},
+		fact{"--expect", strings.Join(b.expect, " ")}); err != nil {
 		return err
 	}
 	r := benchReport{world: w, options: b}
-	wrong := false
+	if err := r.open(ctx); err != nil {
+		return err
+	}
 	for i := range shapes {
-		closed, err := cases.Classes(shapes[i])
-		if err != nil {
-			return withCode(exitUsage, err)
+		if i%b.shardN != b.shardI {
+			continue
 		}
-		p := valuedProblem(&closed.Shape, closed)
-		p.backward = slices.Contains(b.passes, ring.Backward)
-		a, err := newAttention(ctx, w, p)
-		if err != nil {
+		if stop, err := r.stop(ctx); err != nil || stop {
+			return errors.Join(err, r.end(), errInterrupted)
+		}
+		if err := r.shape(ctx, &shapes[i]); err != nil {
+			return err
+		}
+	}
+	if err := r.end(); err != nil {
+		return err
+	}
+	missed, err := w.AllReduceMax(ctx, []float64{float64(r.missed)})
+	switch {
+	case err != nil:
+		return err
+	case r.wrong:
+		return errWrong
+	case missed[0] > 0:
+		return withCode(exitWrong, fmt.Errorf("not as --expect has it: %s", plural(int(missed[0]), "result")))
+	}
+	return nil
+}
+
+// shape times what passes of a shape are to be done.
+func (r *benchReport) shape(ctx context.Context, shape *cases.Shape) error {
+	w, b := r.world, r.options
+	keys := map[ring.Pass]string{}
+	var passes []ring.Pass
+	for _, p := range b.passes {
+		keys[p] = r.key(shape, p)
+		if wrong, done := r.done[keys[p]]; done {
+			r.wrong = r.wrong || wrong
+			continue
+		}
+		passes = append(passes, p)
+	}
+	if len(passes) == 0 {
+		return nil
+	}
+	closed, err := cases.Classes(*shape)
+	if err != nil {
+		return withCode(exitUsage, err)
+	}
+	p := valuedProblem(&closed.Shape, closed)
+	p.backward = slices.Contains(passes, ring.Backward)
+	a, err := newAttention(ctx, w, p)
+	if err != nil {
+		return err
+	}
+	if _, err := a.passes(ctx); err != nil {
+		return err
+	}
+	failed, err := a.hold(ctx, closedAnswer{closed})
+	if err != nil {
+		return err
+	}
+	if err := r.begin(ctx, a); err != nil {
+		return err
+	}
+	r.wrong = r.wrong || len(failed) > 0
+	for _, text := range failed {
+		if w.Rank() == 0 {
+			w.log.Error().Msgf("%s: %s", shape.Name, text)
+		}
+	}
+	// The backward needs out and lse of the numbers that it is timed on.
+	if len(failed) == 0 {
+		if err := a.randomise(); err != nil {
 			return err
 		}
 		if _, err := a.passes(ctx); err != nil {
 			return err
 		}
-		failed, err := a.hold(ctx, closedAnswer{closed})
+	}
+	for _, p := range passes {
+		stats, err := a.time(ctx, p, b, len(failed) == 0)
 		if err != nil {
 			return err
 		}
-		if err := r.begin(ctx, a); err != nil {
+		if err := r.add(ctx, a, shape, p, keys[p], stats, failed); err != nil {
 			return err
 		}
-		wrong = wrong || len(failed) > 0
-		for _, text := range failed {
-			if w.Rank() == 0 {
-				w.log.Error().Msgf("%s: %s", shapes[i].Name, text)
-			}
-		}
-		// The backward needs out and lse of the numbers that it is timed on.
-		if len(failed) == 0 {
-			if err := a.randomise(); err != nil {
-				return err
-			}
-			if _, err := a.passes(ctx); err != nil {
-				return err
-			}
-		}
-		for _, p := range b.passes {
-			stats, err := a.time(ctx, p, b, len(failed) == 0)
-			if err != nil {
-				return err
-			}
-			if err := r.add(ctx, a, &shapes[i], p, stats, failed); err != nil {
-				return err
-			}
-		}
-		a.close()
 	}
-	if err := r.end(); err != nil {
-		return err
-	}
-	if wrong {
-		return errWrong
-	}
+	a.close()
 	return nil
 }
 
@@ -185,152 +244,4 @@ func (a *attention) time(ctx context.Context, p ring.Pass, b *benchOptions, righ
 		}
 	}
 	return stats, nil
-}
-
-// benchReport prints the records of a bench, on rank 0.
-type benchReport struct {
-	world   *world
-	options *benchOptions
-	begun   bool
-	peak    float64 // FLOP/s, mean over ranks
-	mine    rankRecord
-	table   *tabwriter.Writer
-}
-
-// begin measures the peak on all ranks at once and prints the heading.
-func (r *benchReport) begin(ctx context.Context, a *attention) error {
-	if r.begun {
-		return nil
-	}
-	r.begun = true
-	w := r.world
-	threads, _ := a.threads()
-	r.mine = rankRecord{
-		Type: "rank", Rank: w.Rank(), Host: w.host.Host, CPUs: formatList(w.host.CPUs), Threads: threads, Backend: a.backend.Name(),
-		GPU: a.readGPU(),
-	}
-	r.mine.GPUShared = r.mine.GPU != nil && gpuSharers(w.hosts, w.Rank()) > 1
-	if err := w.Barrier(ctx); err != nil {
-		return err
-	}
-	// Threads that share a CPU would each be measured while they have it to themselves.
-	if w.options.backend != "ref" && a.gpu == nil && w.crowded == "" {
-		r.mine.PeakTFLOPS = kernels.PeakFLOPS(w.threads, os.Getenv("RINGATTN_TEST_ISA"), a.shape.DType) / 1e12
-	}
-	ranks, err := gatherAll(ctx, w, r.mine)
-	if err != nil || w.Rank() != 0 {
-		return err
-	}
-	known := true
-	for _, x := range ranks {
-		r.peak += x.PeakTFLOPS * 1e12 / float64(len(ranks))
-		known = known && x.PeakTFLOPS > 0
-	}
-	if !known {
-		r.peak = 0
-	}
-	meta := metaRecord{
-		Type: "meta", Version: version, Revision: revision(), MPI: mpi.Version(), Launch: w.launch, Transport: a.links.describe(w),
-		Args: os.Args[1:], Started: time.Now().UTC().Format(time.RFC3339),
-	}
-	if r.options.output == "jsonl" {
-		if err := r.print(meta); err != nil {
-			return err
-		}
-		for _, x := range ranks {
-			if err := r.print(x); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	fmt.Fprintf(w.out, "# %s, %s (%s)\n# transport %s\n", versionLine(), plural(w.Size(), "rank"), w.launch, meta.Transport)
-	for _, x := range ranks {
-		if x.GPU != nil {
-			fmt.Fprintf(w.out, "# rank %d: %s, CPUs %s, %s\n", x.Rank, x.Host, x.CPUs, x.GPU.text(gpuSharers(w.hosts, x.Rank)))
-			continue
-		}
-		peak := "not known"
-		if x.PeakTFLOPS > 0 {
-			peak = fmt.Sprintf("%.1f GFLOP/s", x.PeakTFLOPS*1e3)
-		}
-		fmt.Fprintf(w.out, "# rank %d: %s, CPUs %s, %s, peak %s\n", x.Rank, x.Host, x.CPUs, x.Backend, peak)
-	}
-	fmt.Fprintf(w.out, "# time of the slowest rank, %d repeats; FLOPs 4 x heads x head_dim x visible pairs, backward 2.5 x that\n", r.options.repeats)
-	r.table = tabwriter.NewWriter(w.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(r.table, "mask\tS\tB\theads\tD\tdtype\tlayout\tpass\tmin ms\tmedian\tp95\tmax\tkernel\texposed\tGFLOP/s/rank\t%%peak\tsent\tmemory\t#wrong\t\n")
-	return nil
-}
-
-func (r *benchReport) print(record any) error { return json.NewEncoder(r.world.out).Encode(record) }
-
-// add prints one pass of one shape.
-func (r *benchReport) add(ctx context.Context, a *attention, shape *cases.Shape, p ring.Pass, stats []ring.Stats, failed []string) error {
-	w := r.world
-	ranks, err := gatherAll(ctx, w, benchRank{r.mine, a.need, stats})
-	if err != nil || w.Rank() != 0 {
-		return err
-	}
-	s := a.shape
-	key := resultKey{
-		Seq: a.tokens, Batch: a.batch, Heads: s.Heads, KVHeads: s.KVHeads, HeadDim: s.HeadDim, DType: s.DType.String(), Mask: shape.Name,
-		Pass: p.String(), Layout: a.job.Batch.Layout.Name, Schedule: a.job.Schedule, Ranks: w.Size(), Backend: r.mine.Backend, Transport: a.links.kind(w),
-	}
-	result := resultRecord{Type: "result", resultKey: key, Wrong: len(failed)}
-	var slowest []float64
-	var pairs int64
-	n := float64(len(ranks) * len(stats))
-	for i := range stats {
-		sample := sampleRecord{Type: "sample", resultKey: key, Repeat: i}
-		for _, x := range ranks {
-			sample.TimeS = append(sample.TimeS, x.Stats[i].Wall.Seconds())
-			result.KernelS += x.Stats[i].Kernel.Seconds() / n
-			result.ExposedS += x.Stats[i].Exposed.Seconds() / n
-			if i == 0 {
-				result.BytesSent += x.Stats[i].BytesSent
-				pairs += x.Stats[i].Pairs
-			}
-		}
-		slowest = append(slowest, slices.Max(sample.TimeS))
-		if r.options.output == "jsonl" {
-			if err := r.print(sample); err != nil {
-				return err
-			}
-		}
-	}
-	for _, x := range ranks {
-		result.MemoryBytes = max(result.MemoryBytes, x.Need)
-	}
-	if len(stats) > 0 {
-		result.TimeS = newQuantiles(slowest)
-		rate := passFLOPs(s, pairs, p) / float64(w.Size()) / result.TimeS.Median
-		result.TFLOPSPerRank = rate / 1e12
-		if r.peak > 0 {
-			fraction := rate / r.peak
-			result.PeakFraction = &fraction
-		}
-	}
-	if r.options.output == "jsonl" {
-		return r.print(result)
-	}
-	fmt.Fprintf(r.table, "%s\t%d\t%d\t%d/%d\t%d\t%s\t%s\t%s\t", key.Mask, key.Seq, key.Batch, key.Heads, key.KVHeads, key.HeadDim, key.DType, key.Layout, key.Pass)
-	if result.TimeS == nil {
-		fmt.Fprintf(r.table, "-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t%d\t\n", result.Wrong)
-		return nil
-	}
-	peak := "-"
-	if result.PeakFraction != nil {
-		peak = fmt.Sprintf("%.1f", 100**result.PeakFraction)
-	}
-	t := result.TimeS
-	fmt.Fprintf(r.table, "%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t%s\t%s\t%d\t\n", t.Min*1e3, t.Median*1e3, t.P95*1e3, t.Max*1e3,
-		result.KernelS*1e3, result.ExposedS*1e3, result.TFLOPSPerRank*1e3, peak, bytesText(result.BytesSent), bytesText(result.MemoryBytes), result.Wrong)
-	return nil
-}
-
-func (r *benchReport) end() error {
-	if r.table == nil {
-		return nil
-	}
-	return r.table.Flush()
 }

@@ -29,6 +29,7 @@ type rankRecord struct {
 
 // resultKey says what was timed; samples and results have it.
 type resultKey struct {
+	Key       string `json:"key"` // of build, shape, pass, setting and world: what --resume goes by
 	Seq       int    `json:"seq"`
 	Batch     int    `json:"batch"`
 	Heads     int    `json:"heads"`
@@ -50,6 +51,8 @@ type sampleRecord struct {
 	Repeat int       `json:"repeat"`
 	TimeS  []float64 `json:"time_s"` // by rank
 }
+
+func (s *sampleRecord) slowest() float64 { return slices.Max(s.TimeS) }
 
 type resultRecord struct {
 	Type string `json:"type"` // result

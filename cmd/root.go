@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -71,23 +72,46 @@ answer in time, 70 internal error, 75 interrupted by a signal.`,
 // and no longer than launchers and people wait.
 const grace = 5 * time.Second
 
+// interrupt is what a signal does to the command of a context.
+type interrupt struct {
+	requested atomic.Bool // there was a signal
+	patient   atomic.Bool // the command looks at requested, and ends by itself
+}
+
+type interruptKey struct{}
+
+// interruptOf is the interrupt of a command's context; that of a context without one never comes.
+func interruptOf(ctx context.Context) *interrupt {
+	if i, ok := ctx.Value(interruptKey{}).(*interrupt); ok {
+		return i
+	}
+	return new(interrupt)
+}
+
 // interruptible gives a context that INT, TERM, HUP and USR1 cancel with
-// errInterrupted. A second signal, or the end of grace, ends the process.
+// errInterrupted, unless the command is patient. A second signal, or the end of grace
+// after a cancellation, ends the process.
 func interruptible(parent context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(parent)
+	i := new(interrupt)
+	ctx, cancel := context.WithCancelCause(context.WithValue(parent, interruptKey{}, i))
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGHUP)
 	go func() {
 		if _, ok := <-signals; !ok {
 			return
 		}
-		cancel(errInterrupted)
+		i.requested.Store(true)
+		var end <-chan time.Time
+		if !i.patient.Load() {
+			cancel(errInterrupted)
+			end = time.After(grace)
+		}
 		select {
 		case _, again := <-signals:
 			if !again {
 				return
 			}
-		case <-time.After(grace):
+		case <-end:
 		}
 		fmt.Fprintf(os.Stderr, "ringattn: error: %v\n", errInterrupted)
 		os.Exit(exitInterrupted)

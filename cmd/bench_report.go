@@ -1,0 +1,212 @@
+package cmd
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"ringattn/cases"
+	"ringattn/kernels"
+	"ringattn/mpi"
+	"ringattn/ring"
+)
+
+// benchReport makes the records of a bench, and on rank 0 shows them.
+type benchReport struct {
+	world    *world
+	options  *benchOptions
+	printers []benchPrinter
+	done     map[string]bool // by key: points that were there, and whether their results were wrong
+	begun    bool
+	peak     float64 // FLOP/s, mean over ranks
+	mine     rankRecord
+	wrong    bool
+	missed   int // results that miss an expectation
+}
+
+// open opens the file of results, on rank 0, and tells all ranks what is in it.
+func (r *benchReport) open(ctx context.Context) error {
+	w, b := r.world, r.options
+	if b.out == "" {
+		if w.Rank() == 0 {
+			r.printers = []benchPrinter{benchPrinters[b.output](w, b.repeats)}
+		}
+		return nil
+	}
+	interruptOf(ctx).patient.Store(true)
+	var told struct {
+		Done map[string]bool
+		Err  string
+	}
+	if w.Rank() == 0 {
+		file, err := openBenchFile(b.out, b.resume)
+		if err != nil {
+			told.Err = err.Error()
+		} else {
+			told.Done = file.done
+			r.printers = []benchPrinter{benchPrinters[b.output](w, b.repeats), file}
+		}
+	}
+	text, err := json.Marshal(told)
+	if err != nil {
+		return err
+	}
+	if text, err = w.Bcast(ctx, 0, text); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, &told); err != nil {
+		return err
+	}
+	if told.Err != "" {
+		return usageError("%s", told.Err)
+	}
+	r.done = told.Done
+	if len(r.done) > 0 && w.Rank() == 0 {
+		w.log.Info().Msgf("%s has %s", b.out, plural(len(r.done), "point"))
+	}
+	return nil
+}
+
+// stop reports whether a rank has had a signal.
+func (r *benchReport) stop(ctx context.Context) (bool, error) {
+	if r.options.out == "" {
+		return false, nil
+	}
+	mine := 0.0
+	if interruptOf(ctx).requested.Load() {
+		mine = 1
+	}
+	all, err := r.world.AllReduceMax(ctx, []float64{mine})
+	return err == nil && all[0] > 0, err
+}
+
+// key names a point: build, shape, pass, setting and world. What the mask's documents are
+// is in it, the names of files and hosts are not: an array job that starts again on other
+// nodes of the kind goes on.
+func (r *benchReport) key(shape *cases.Shape, p ring.Pass) string {
+	w, o := r.world, r.world.options
+	nodes := map[string]int{}
+	for _, h := range w.hosts {
+		nodes[h.Host]++
+	}
+	text := fmt.Sprintf("%s %s %s|%+v %v|%s|%s %s %s %s %s %d|%d %d|%d %v", version, revision(), kernels.LookCUDA().Archive, *shape, shape.Mask, p,
+		o.layout, o.schedule, o.shards, o.backend, o.transport, w.threads, r.options.warmup, r.options.repeats,
+		w.Size(), slices.Sorted(maps.Values(nodes)))
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:8])
+}
+
+// begin measures the peak on all ranks at once and shows the heading.
+func (r *benchReport) begin(ctx context.Context, a *attention) error {
+	if r.begun {
+		return nil
+	}
+	r.begun = true
+	w := r.world
+	threads, _ := a.threads()
+	r.mine = rankRecord{
+		Type: "rank", Rank: w.Rank(), Host: w.host.Host, CPUs: formatList(w.host.CPUs), Threads: threads, Backend: a.backend.Name(),
+		GPU: a.readGPU(),
+	}
+	r.mine.GPUShared = r.mine.GPU != nil && gpuSharers(w.hosts, w.Rank()) > 1
+	if err := w.Barrier(ctx); err != nil {
+		return err
+	}
+	// Threads that share a CPU would each be measured while they have it to themselves.
+	if w.options.backend != "ref" && a.gpu == nil && w.crowded == "" {
+		r.mine.PeakTFLOPS = kernels.PeakFLOPS(w.threads, os.Getenv("RINGATTN_TEST_ISA"), a.shape.DType) / 1e12
+	}
+	ranks, err := gatherAll(ctx, w, r.mine)
+	if err != nil || w.Rank() != 0 {
+		return err
+	}
+	known := true
+	for _, x := range ranks {
+		r.peak += x.PeakTFLOPS * 1e12 / float64(len(ranks))
+		known = known && x.PeakTFLOPS > 0
+	}
+	if !known {
+		r.peak = 0
+	}
+	meta := metaRecord{
+		Type: "meta", Version: version, Revision: revision(), MPI: mpi.Version(), Launch: w.launch, Transport: a.links.describe(w),
+		Args: os.Args[1:], Started: time.Now().UTC().Format(time.RFC3339),
+	}
+	for _, p := range r.printers {
+		if err := p.head(meta, ranks); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add shows one pass of one shape.
+func (r *benchReport) add(ctx context.Context, a *attention, shape *cases.Shape, p ring.Pass, key string, stats []ring.Stats, failed []string) error {
+	w := r.world
+	ranks, err := gatherAll(ctx, w, benchRank{r.mine, a.need, stats})
+	if err != nil || w.Rank() != 0 {
+		return err
+	}
+	s := a.shape
+	what := resultKey{
+		Key: key, Seq: a.tokens, Batch: a.batch, Heads: s.Heads, KVHeads: s.KVHeads, HeadDim: s.HeadDim, DType: s.DType.String(), Mask: shape.Name,
+		Pass: p.String(), Layout: a.job.Batch.Layout.Name, Schedule: a.job.Schedule, Ranks: w.Size(), Backend: r.mine.Backend, Transport: a.links.kind(w),
+	}
+	result := resultRecord{Type: "result", resultKey: what, Wrong: len(failed)}
+	var samples []sampleRecord
+	var slowest []float64
+	var pairs int64
+	n := float64(len(ranks) * len(stats))
+	for i := range stats {
+		sample := sampleRecord{Type: "sample", resultKey: what, Repeat: i}
+		for _, x := range ranks {
+			sample.TimeS = append(sample.TimeS, x.Stats[i].Wall.Seconds())
+			result.KernelS += x.Stats[i].Kernel.Seconds() / n
+			result.ExposedS += x.Stats[i].Exposed.Seconds() / n
+			if i == 0 {
+				result.BytesSent += x.Stats[i].BytesSent
+				pairs += x.Stats[i].Pairs
+			}
+		}
+		samples, slowest = append(samples, sample), append(slowest, sample.slowest())
+	}
+	for _, x := range ranks {
+		result.MemoryBytes = max(result.MemoryBytes, x.Need)
+	}
+	if len(stats) > 0 {
+		result.TimeS = newQuantiles(slowest)
+		rate := passFLOPs(s, pairs, p) / float64(w.Size()) / result.TimeS.Median
+		result.TFLOPSPerRank = rate / 1e12
+		if r.peak > 0 {
+			fraction := rate / r.peak
+			result.PeakFraction = &fraction
+		}
+	}
+	for _, e := range r.options.expectations {
+		if why := e.misses(&result); why != "" {
+			r.missed++
+			w.log.Error().Msgf("%s, S %d, %s: %s", shape.Name, a.tokens, p, why)
+		}
+	}
+	for _, p := range r.printers {
+		if err := p.point(samples, result); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *benchReport) end() error {
+	var err error
+	for _, p := range r.printers {
+		err = errors.Join(err, p.end())
+	}
+	return err
+}
