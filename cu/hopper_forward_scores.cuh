@@ -77,11 +77,14 @@ DEVICE void score_tiles(const Params &p, uint32_t base, int rank) {
     if (u.steps > 0) {
       mbarrier_wait(base + Q_FULL, unit_parity);
 #pragma unroll
-      for (int i = 0; i < REGISTER_STEPS; i++)
+      for (int i = 0; i < STEPS / 2; i++)
         ldmatrix(q[i], fragment_address(base + Q_AT + i / 4 * BOX, warp, lane, i % 4));
       __syncwarp();
       if (lane == 0) mbarrier_arrive(base + Q_EMPTY);
       mbarrier_wait(base + Q_FULL + 8, unit_parity);
+#pragma unroll
+      for (int i = STEPS / 2; i < REGISTER_STEPS; i++)
+        ldmatrix(q[i], fragment_address(base + Q_AT + i / 4 * BOX, warp, lane, i % 4));
     }
 #pragma unroll 1
     for (int j = 0; j < u.steps; j++, tile++) {

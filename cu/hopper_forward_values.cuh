@@ -128,6 +128,7 @@ DEVICE void add_values(const Params &p, uint32_t base, int rank, int half) {
       wgmma_wait<0>();
       keep(acc[0]), keep(acc[1]);
       release_slot(base + V_EMPTY + 8 * (half + 2), lane);
+      __syncwarp();  // all lanes have read the factors
       if (lane == 0) mbarrier_arrive(base + P_EMPTY + 8 * buffer);
       value_parity ^= 1;
     }
