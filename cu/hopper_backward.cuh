@@ -91,12 +91,8 @@ DEVICE void store_sums(const Call &call, const Block<P> &b, int half, int warp, 
     if (row >= (P::KEYS ? call.tokens : call.rows)) continue;
     float *dst = P::KEYS ? call.dkv + ((2 * row + (P::KIND == D_V)) * call.kv_heads + b.head) * call.dim
                          : call.dq + (row * call.heads + b.head) * call.dim;
-#pragma unroll
-    for (int n = 0; n < 32; n++) {
-      const float *x = &sums[n / 16][n % 16 * 4 + 2 * i];
-      store_pair(dst, 256 * half + 8 * n + 2 * (lane % 4), call.dim, factor * x[0], factor * x[1],
-                 P::KEYS || !call.first);
-    }
+    store_pairs<32, 8>(dst, 256 * half + 2 * (lane % 4), call.dim, factor, 1, P::KEYS || !call.first,
+                    [&](int n, int e) { return sums[n / 16][n % 16 * 4 + 2 * i + e]; });
   }
 }
 

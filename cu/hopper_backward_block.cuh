@@ -8,6 +8,7 @@
 #include "attend.cuh"
 #include "ptx.cuh"
 #include "small.h"
+#include "store.cuh"
 
 namespace rattn {
 
@@ -278,22 +279,6 @@ DEVICE bool clean_piece(uint32_t address) {
   w.z &= ~((z >> 15) * 0xffff), w.w &= ~((u >> 15) * 0xffff);
   store_shared4(address, w);
   return true;
-}
-
-// Writes columns `column` and the next of a row of dim columns, or adds to them.
-DEVICE void store_pair(float *row, int column, int dim, float x, float y, bool add) {
-  if (dim % 2 == 0) {
-    if (column >= dim) return;
-    float2 *to = (float2 *)(row + column);
-    if (add) {
-      const float2 was = *to;
-      x += was.x, y += was.y;
-    }
-    *to = make_float2(x, y);
-  } else {
-    if (column < dim) row[column] = add ? x + row[column] : x;
-    if (column + 1 < dim) row[column + 1] = add ? y + row[column + 1] : y;
-  }
 }
 
 }  // namespace rattn

@@ -178,10 +178,8 @@ DEVICE void sum_keys(const HopperBackward &a, const KeyBlock<P> &b, int which, i
     const int64_t row = key + 8 * i;
     if (row >= call.tokens) continue;
     float *dst = call.dkv + ((2 * row + b.value) * call.kv_heads + b.kv_head) * call.dim;
-#pragma unroll
-    for (int n = 0; n < 32; n++)
-      store_pair(dst, 256 * b.half + 8 * n + 2 * (lane % 4), call.dim, factor * sums[4 * n + 2 * i],
-                 factor * sums[4 * n + 2 * i + 1], true);
+    store_pairs<32, 8>(dst, 256 * b.half + 2 * (lane % 4), call.dim, factor, 1, true,
+                    [&](int n, int e) { return sums[4 * n + 2 * i + e]; });
   }
 }
 

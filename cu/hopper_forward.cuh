@@ -26,6 +26,7 @@
 
 #include "call.h"
 #include "ptx.cuh"
+#include "store.cuh"
 
 namespace rattn {
 namespace {

@@ -53,27 +53,12 @@ DEVICE void add_odd(const Call &c, int kv_head, int token, float *dst, int colum
   }
 }
 
-// dst = old dst + now acc for the thread's pairs of one row, of which HALF is the upper (0)
-// or the lower (2).
-template <int HALF>
-DEVICE void store_row(const Call &c, float *dst, int column, const float (&acc)[2][64], float now,
-                      float old) {
-  const bool pairs = c.dim % 2 == 0, add = !c.first;
-#pragma unroll
-  for (int i = 0; i < 32; i++) {
-    const int x = column + 8 * i;
-    float a = now * acc[i / 16][i % 16 * 4 + HALF], b = now * acc[i / 16][i % 16 * 4 + HALF + 1];
-    if (pairs && x < c.dim) {
-      float2 *to = (float2 *)(dst + x);
-      if (add) {
-        const float2 was = *to;
-        a += old * was.x, b += old * was.y;
-      }
-      *to = make_float2(a, b);
-    } else if (!pairs) {
-      if (x < c.dim) dst[x] = add ? a + old * dst[x] : a;
-      if (x + 1 < c.dim) dst[x + 1] = add ? b + old * dst[x + 1] : b;
-    }
+// Brings what the tile's first so many rows hold into L2, 32 columns of a row a thread and turn.
+template <class RowOf>
+DEVICE void prefetch_rows(const Call &c, int rows, int half, RowOf row_of) {
+  for (int i = threadIdx.x % 128; i < rows * 8; i += 128) {
+    const int column = 256 * half + i % 8 * 32;
+    if (column < c.dim) prefetch_l2(row_of(i / 8) + column);
   }
 }
 
@@ -88,11 +73,17 @@ DEVICE void add_values(const Params &p, uint32_t base, int rank, int half) {
   uint32_t value_parity = 0, result_parity = 0, tile = 0;
   Unit u;
   while (schedule.next<true>(u)) {
+    const auto row_of = [&](int r) {
+      const int mask = (1 << p.pack_bits) - 1;
+      return c.out + ((int64_t)(u.token + (r >> p.pack_bits)) * c.heads + u.head + (r & mask)) * c.dim;
+    };
     float acc[2][64];
 #pragma unroll
     for (int i = 0; i < 128; i++) acc[i / 64][i % 64] = 0;
 #pragma unroll 1
     for (int j = 0; j < u.steps; j++, tile++) {
+      if (!c.first && j == u.steps - 1)
+        prefetch_rows(c, min((int)ROWS, (c.rows - u.token) << p.pack_bits), half, row_of);
       const uint32_t buffer = tile & 1;
       mbarrier_wait(base + P_FULL + 8 * buffer, tile >> 1 & 1);
       if (load_shared(base + MOVED_AT + 16 * buffer + 4 * warp)) {
@@ -141,13 +132,14 @@ DEVICE void add_values(const Params &p, uint32_t base, int rank, int half) {
                 old1 = load_shared_float(base + OLD_AT + 4 * (row + 8));
     __syncwarp();
     if (lane == 0) mbarrier_arrive(base + RESULT_EMPTY);
-    const int column = half * 256 + lane % 4 * 2, mask = (1 << p.pack_bits) - 1;
-    const auto row_of = [&](int r) {
-      return c.out + ((int64_t)(u.token + (r >> p.pack_bits)) * c.heads + u.head + (r & mask)) * c.dim;
-    };
+    const int column = half * 256 + lane % 4 * 2;
     // Not (old >= 0): an lse that was NaN makes old NaN, and has to get through.
-    if (!(old0 < 0)) store_row<0>(c, row_of(row), column, acc, now0, old0);
-    if (!(old1 < 0)) store_row<2>(c, row_of(row + 8), column, acc, now1, old1);
+    if (!(old0 < 0))
+      store_pairs<32, 4>(row_of(row), column, c.dim, now0, old0, !c.first,
+                      [&](int i, int e) { return acc[i / 16][i % 16 * 4 + e]; });
+    if (!(old1 < 0))
+      store_pairs<32, 4>(row_of(row + 8), column, c.dim, now1, old1, !c.first,
+                      [&](int i, int e) { return acc[i / 16][i % 16 * 4 + 2 + e]; });
     const int from = load_shared(odd_at), to = load_shared(odd_at + 4);
     barrier(1 + half, 128);  // all have read before any warp finds the next
     if (from < to) {

@@ -322,6 +322,9 @@ DEVICE void store_shared4(uint32_t address, uint4 w) {
 // Programmatic dependent launch: lets the next kernel of the stream, if it was launched to
 // overlap, start once all blocks of this one have come here or ended; and waits until the
 // kernels that this one overlaps are complete, their results visible.
+// Brings the 128 bytes around an address into L2.
+DEVICE void prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 DEVICE void start_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 DEVICE void wait_prerequisites() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
