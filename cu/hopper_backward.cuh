@@ -92,7 +92,7 @@ DEVICE void store_sums(const Call &call, const Block<P> &b, int half, int warp, 
     float *dst = P::KEYS ? call.dkv + ((2 * row + (P::KIND == D_V)) * call.kv_heads + b.head) * call.dim
                          : call.dq + (row * call.heads + b.head) * call.dim;
     store_pairs<32, 8>(dst, 256 * half + 2 * (lane % 4), call.dim, factor, 1, P::KEYS || !call.first,
-                    [&](int n, int e) { return sums[n / 16][n % 16 * 4 + 2 * i + e]; });
+                       [&](int n, int e) { return sums[n / 16][n % 16 * 4 + 2 * i + e]; });
   }
 }
 

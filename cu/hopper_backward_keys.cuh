@@ -179,7 +179,7 @@ DEVICE void sum_keys(const HopperBackward &a, const KeyBlock<P> &b, int which, i
     if (row >= call.tokens) continue;
     float *dst = call.dkv + ((2 * row + b.value) * call.kv_heads + b.kv_head) * call.dim;
     store_pairs<32, 8>(dst, 256 * b.half + 2 * (lane % 4), call.dim, factor, 1, true,
-                    [&](int n, int e) { return sums[4 * n + 2 * i + e]; });
+                       [&](int n, int e) { return sums[4 * n + 2 * i + e]; });
   }
 }
 

@@ -136,10 +136,10 @@ DEVICE void add_values(const Params &p, uint32_t base, int rank, int half) {
     // Not (old >= 0): an lse that was NaN makes old NaN, and has to get through.
     if (!(old0 < 0))
       store_pairs<32, 4>(row_of(row), column, c.dim, now0, old0, !c.first,
-                      [&](int i, int e) { return acc[i / 16][i % 16 * 4 + e]; });
+                         [&](int i, int e) { return acc[i / 16][i % 16 * 4 + e]; });
     if (!(old1 < 0))
       store_pairs<32, 4>(row_of(row + 8), column, c.dim, now1, old1, !c.first,
-                      [&](int i, int e) { return acc[i / 16][i % 16 * 4 + 2 + e]; });
+                         [&](int i, int e) { return acc[i / 16][i % 16 * 4 + 2 + e]; });
     const int from = load_shared(odd_at), to = load_shared(odd_at + 4);
     barrier(1 + half, 128);  // all have read before any warp finds the next
     if (from < to) {
