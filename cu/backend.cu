@@ -77,8 +77,8 @@ static int32_t find_fault(rattn_ctx *ctx) {
   const Fault *f = ctx->fault;
   if (!*(const volatile int32_t *)&f->set) return RATTN_OK;
   if (f->span)
-    return fail(ctx, RATTN_ERR_ARG, "rows of a call see keys [%d, %d) from row %d on, span is %d, on %s", f->lo,
-                f->hi, f->row, f->span, ctx->name);
+    return fail(ctx, RATTN_ERR_ARG, "rows of a call see keys [%d, %d) from row %d on, span is %d, on %s",
+                f->lo, f->hi, f->row, f->span, ctx->name);
   return fail(ctx, RATTN_ERR_ARG, "row %d of a call sees keys [%d, %d) of a chunk of %d, on %s", f->row,
               f->lo, f->hi, f->tokens, ctx->name);
 }

@@ -249,8 +249,7 @@ Results<float> run(const rattn_backend *b, rattn_ctx *ctx, const Problem &p) {
     }
     kv[i] = m.put(encode(x, c.dtype));
     dkv[i] = (float *)m.put(std::vector<float>(2 * n * size + 1));
-    rows[i] = {c.before, c.rows, (const int32_t *)m.put(lo), (const int32_t *)m.put(hi),
-               i % 2 ? 0 : span};
+    rows[i] = {c.before, c.rows, (const int32_t *)m.put(lo), (const int32_t *)m.put(hi), i % 2 ? 0 : span};
   }
   for (int i = 0; i < c.chunks; i++) {
     const rattn_forward_args a = {shape, rows[i], p.cuts[i + 1] - p.cuts[i], q, kv[i], out, lse, i == 0};

@@ -328,7 +328,8 @@ int main(int argc, char **argv) {
   if (!command || (strcmp(command, "check") && strcmp(command, "bench"))) {
     fprintf(stderr,
             "usage: driver [--device N] [--quick] [--only DIM] [--kept BYTES] check\n"
-            "       driver [--device N] [--variant N] [--forward] [--fold] bench [DTYPE,HEADS/KV,DIM,SEQ,MASK ...]\n");
+            "       driver [--device N] [--variant N] [--forward] [--fold] bench "
+            "[DTYPE,HEADS/KV,DIM,SEQ,MASK ...]\n");
     return 2;
   }
   const rattn_backend *b = rattn_cuda();
