@@ -27,6 +27,8 @@ var arrows = map[string]string{
 	"shard": "segments tensorfile half",
 	"cases": "segments half",
 
+	"report": "plot plot/font plot/plotter plot/vg plot/vg/draw plot/vg/vgsvg",
+
 	"inproc":  "ring",
 	"mpi":     "ring C",
 	"kernels": "ring ring/devicetest half C",
@@ -49,6 +51,13 @@ var modules = map[string]string{
 	"pflag":     "github.com/spf13/pflag",
 	"rapid":     "pgregory.net/rapid",
 	"nvml":      "github.com/NVIDIA/go-nvml/pkg/nvml",
+
+	"plot":          "gonum.org/v1/plot",
+	"plot/font":     "gonum.org/v1/plot/font",
+	"plot/plotter":  "gonum.org/v1/plot/plotter",
+	"plot/vg":       "gonum.org/v1/plot/vg",
+	"plot/vg/draw":  "gonum.org/v1/plot/vg/draw",
+	"plot/vg/vgsvg": "gonum.org/v1/plot/vg/vgsvg",
 }
 
 const module = "ringattn"

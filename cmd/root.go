@@ -57,8 +57,8 @@ answer in time, 70 internal error, 75 interrupted by a signal.`,
 	}
 	root.SetOut(out)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return withCode(exitUsage, err) })
-	root.AddCommand(newRun(), newCheck(), newBench(), newPlan(), newVersion(), newMan())
-	for _, name := range []string{"sim", "report", "doctor"} {
+	root.AddCommand(newRun(), newCheck(), newBench(), newReport(), newPlan(), newVersion(), newMan())
+	for _, name := range []string{"sim", "doctor"} {
 		root.AddCommand(&cobra.Command{
 			Use: name, Short: "Not there yet", Hidden: true, DisableFlagParsing: true,
 			RunE: func(*cobra.Command, []string) error { return usageError("the command %s is not there yet", name) },
