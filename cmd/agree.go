@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 
 	"ringattn/cases"
@@ -22,6 +23,8 @@ func (w *world) agree(ctx context.Context, facts ...fact) error {
 		{"--layout", o.layout},
 		{"--shards", o.shards},
 		{"--schedule", o.schedule},
+		{"--ranks-per-node", strconv.Itoa(o.perNode)},
+		{"--machine", o.machine},
 		{"--transport", o.transport},
 		{"--timeout", o.timeout.String()},
 		{"RINGATTN_TEST_PIECE_BYTES", os.Getenv("RINGATTN_TEST_PIECE_BYTES")},

@@ -28,7 +28,7 @@ type attention struct {
 // newAttention plans the problem, checks that every node has the memory,
 // allocates and loads the rank's tensors.
 func newAttention(ctx context.Context, w *world, p *problem) (*attention, error) {
-	job, err := w.options.newJob(p.tokens, w.Size(), p.mask)
+	job, err := w.newJob(ctx, p)
 	if err != nil {
 		return nil, err
 	}

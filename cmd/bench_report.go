@@ -96,8 +96,8 @@ func (r *benchReport) key(shape *cases.Shape, p ring.Pass) string {
 	for _, h := range w.hosts {
 		nodes[h.Host]++
 	}
-	text := fmt.Sprintf("%s %s %s|%+v %v|%s|%s %s %s %s %s %d|%d %d|%d %v", version, revision(), kernels.LookCUDA().Archive, *shape, shape.Mask, p,
-		o.layout, o.schedule, o.shards, o.backend, o.transport, w.threads, r.options.warmup, r.options.repeats,
+	text := fmt.Sprintf("%s %s %s|%+v %v|%s|%s %s %s %d %s %s %s %d|%d %d|%d %v", version, revision(), kernels.LookCUDA().Archive, *shape, shape.Mask, p,
+		o.layout, o.schedule, o.shards, o.perNode, o.machine, o.backend, o.transport, w.threads, r.options.warmup, r.options.repeats,
 		w.Size(), slices.Sorted(maps.Values(nodes)))
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:8])

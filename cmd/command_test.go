@@ -101,12 +101,15 @@ func readTensor(t testing.TB, path, name string) (values []float64, info tensorf
 }
 
 func TestGoldenAndRealFiles(t *testing.T) {
+	perNode := map[string]string{"1": "1", "2": "1", "3": "1", "4": "2", "6": "3", "8": "4"}
 	for _, dir := range []string{goldenDir, realDir} {
-		for _, ranks := range []string{"1", "2", "3", "4", "8"} {
-			for _, layout := range []string{"contiguous", "zigzag"} {
-				out, code, err := execute("check", "--golden", dir, "--ranks", ranks, "--layout", layout, "--threads", "1")
-				if code != exitOK {
-					t.Errorf("%s, %s ranks, %s: exit %d: %v\n%s", dir, ranks, layout, code, err, out)
+		for _, ranks := range []string{"1", "2", "3", "4", "6", "8"} {
+			for _, layout := range []string{"contiguous", "zigzag", "balanced"} {
+				for _, schedule := range ring.Schedules {
+					out, code, err := execute("check", "--golden", dir, "--ranks", ranks, "--layout", layout, "--schedule", schedule, "--ranks-per-node", perNode[ranks], "--threads", "1")
+					if code != exitOK {
+						t.Errorf("%s, %s ranks, %s, %s: exit %d: %v\n%s", dir, ranks, layout, schedule, code, err, out)
+					}
 				}
 			}
 		}
@@ -218,8 +221,7 @@ func TestUsageErrors(t *testing.T) {
 		{"run --in " + in + " --out x --ranks 1 --threads 0", exitUsage, "--threads is 0"},
 		{"run --in " + in + " --out x --ranks 1 --expect-ranks 0", exitUsage, "--expect-ranks is 0"},
 		{"run --in " + in + " --out x --ranks 1 --out-dtype f64", exitUsage, "f64"},
-		{"run --in " + in + " --out x --ranks 1 --layout balanced", exitUsage, "not there yet"},
-		{"run --in " + in + " --out x --ranks 1 --schedule direct", exitUsage, "not there yet"},
+		{"run --in " + in + " --out x --ranks 3 --schedule two-level --ranks-per-node 2", exitUsage, "as many on each"},
 		{"run --in " + in + " --out x --ranks 1 --layout spiral", exitUsage, "spiral"},
 		{"run --in " + in + " --out x --ranks 2 --shards 60,5", exitUsage, "4 of 64"},
 		{"run --in " + in + " --out x --ranks 2 --shards 64", exitUsage, "2 ranks"},
@@ -250,6 +252,10 @@ func TestUsageErrors(t *testing.T) {
 		{"check --seq 100 --mask window:9223372036854775807,images:3x20 --ranks 5 --layout contiguous", exitOK, ""},
 		{"check --seq 9 --mask docs:/dev/zero --ranks 1", exitUsage, "regular file"},
 		{"plan --seq 9223372036854775807 --ranks 2", exitUsage, "limit"},
+		{"plan --seq 9 --ranks 2 --compare --json", exitUsage, "--compare"},
+		{"plan --seq 9 --ranks 2 --machine 400", exitUsage, "--machine"},
+		{"plan --seq 9 --ranks 2 --machine 400,x", exitUsage, "--machine"},
+		{"plan --seq 9 --ranks 2 --machine 0,50", exitUsage, "--machine"},
 		{"plan --seq 9 --ranks 2 --ranks-per-node 0", exitUsage, "--ranks-per-node is 0"},
 		{"plan --seq 9", exitUsage, "--ranks"},
 		{"plan --ranks 2", exitUsage, "--seq"},
@@ -303,7 +309,7 @@ func TestLaunchersAreHeldToTheirWord(t *testing.T) {
 }
 
 func TestPlanJSON(t *testing.T) {
-	out, code, err := execute("plan", "--json", "--ranks", "4", "--seq", "16", "--heads", "2/1", "--head-dim", "8", "--layout", "zigzag", "--ranks-per-node", "2")
+	out, code, err := execute("plan", "--json", "--ranks", "4", "--seq", "16", "--heads", "2/1", "--head-dim", "8", "--layout", "zigzag", "--schedule", "ring", "--ranks-per-node", "2")
 	if code != exitOK {
 		t.Fatalf("exit %d: %v", code, err)
 	}

@@ -3,7 +3,6 @@ package cmd
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"ringattn/ring"
-	"ringattn/segments"
 	"ringattn/shard"
 )
 
@@ -21,6 +19,8 @@ type options struct {
 	backend, transport       string
 	threads                  int
 	ranks, expectRanks       int
+	perNode                  int
+	machine                  string
 	timeout                  time.Duration
 	logLevel                 string
 	// override has what --causal, --window and so on say, by metadata key.
@@ -34,14 +34,6 @@ var maskFlags = []struct{ flag, key, usage string }{
 	{"scale", shard.KeyScale, "factor of q.k (default 1/sqrt(head_dim))"},
 	{"vision-bidirectional", shard.KeyVision, "true or false: tokens of one image block see each other, whatever causal and window say"},
 	{"tensor-layout", shard.KeyLayout, "BHSD or BSHD"},
-}
-
-// addLayout adds what decides who holds and sends what.
-func (o *options) addLayout(f *pflag.FlagSet, ranksUsage string) {
-	f.StringVar(&o.layout, "layout", "auto", "who holds which tokens: contiguous, zigzag, auto")
-	f.StringVar(&o.shards, "shards", "", "tokens of each rank by hand, e.g. 3,3,4, in place of --layout")
-	f.StringVar(&o.schedule, "schedule", "auto", "how keys and values travel: ring, auto")
-	f.IntVar(&o.ranks, "ranks", 0, ranksUsage)
 }
 
 // addMask adds the flags that override a file's metadata; where a command can do
@@ -80,25 +72,17 @@ var logLevels = []string{"trace", "debug", "info", "warn", "error"}
 
 // validate checks what can be checked before anything is started.
 func (o *options) validate(f *pflag.FlagSet) error {
-	notYet := map[string][]string{
-		"--layout":    {"balanced"},
-		"--schedule":  {"direct", "two-level"},
-		"--backend":   nil,
-		"--transport": nil,
-	}
 	for _, c := range []struct {
 		flag, value string
 		known       []string
 	}{
-		{"--layout", o.layout, []string{"contiguous", "zigzag", "auto"}},
+		{"--layout", o.layout, append([]string{"auto"}, layouts...)},
 		{"--schedule", o.schedule, append([]string{"auto"}, ring.Schedules...)},
 		{"--backend", o.backend, []string{"auto", "cpu", "cuda", "ref"}},
 		{"--transport", o.transport, []string{"auto", "device", "host"}},
 	} {
 		switch {
 		case f.Lookup(c.flag[2:]) == nil || slices.Contains(c.known, c.value):
-		case slices.Contains(notYet[c.flag], c.value):
-			return usageError("%s %s is not there yet; there is: %s", c.flag, c.value, strings.Join(c.known, ", "))
 		default:
 			return usageError("%s is %q; there is: %s", c.flag, c.value, strings.Join(c.known, ", "))
 		}
@@ -111,6 +95,9 @@ func (o *options) validate(f *pflag.FlagSet) error {
 	if o.logLevel != "" && !slices.Contains(logLevels, o.logLevel) {
 		return usageError("--log-level is %q; there is: %s", o.logLevel, strings.Join(logLevels, ", "))
 	}
+	if _, err := o.readMachine(); err != nil {
+		return err
+	}
 	switch {
 	case o.timeout < 0:
 		return usageError("--timeout is %v, want 0 or more", o.timeout)
@@ -118,52 +105,6 @@ func (o *options) validate(f *pflag.FlagSet) error {
 		return usageError("--shards stands in place of --layout; give one of the two")
 	}
 	return nil
-}
-
-// cut makes the layout that the flags ask for.
-func (o *options) cut(tokens, ranks int, m segments.Mask) (segments.Layout, error) {
-	if o.shards != "" {
-		var lengths []int
-		for part := range strings.SplitSeq(o.shards, ",") {
-			n, err := strconv.Atoi(strings.TrimSpace(part))
-			if err != nil {
-				return segments.Layout{}, usageError("--shards is %q, want token counts like 3,3,4", o.shards)
-			}
-			lengths = append(lengths, n)
-		}
-		if len(lengths) != ranks {
-			return segments.Layout{}, usageError("--shards gives %d lengths, there are %d ranks", len(lengths), ranks)
-		}
-		l, err := segments.Shards(tokens, lengths)
-		if err != nil {
-			return l, usageError("--shards: %w", err)
-		}
-		return l, nil
-	}
-	// A causal mask without a window gives the last tokens the most work, which
-	// zigzag evens out; otherwise neighbours are better kept together.
-	if o.layout == "zigzag" || o.layout == "auto" && m.Causal && m.Window == 0 {
-		return segments.Zigzag(tokens, ranks), nil
-	}
-	return segments.Contiguous(tokens, ranks), nil
-}
-
-// newJob cuts a batch for so many ranks and solves its schedule.
-func (o *options) newJob(tokens, ranks int, m segments.Mask) (*ring.Job, error) {
-	layout, err := o.cut(tokens, ranks, m)
-	if err != nil {
-		return nil, err
-	}
-	batch, err := segments.NewBatch(layout, m)
-	if err != nil {
-		return nil, withCode(exitUsage, err)
-	}
-	schedule := o.schedule
-	if schedule == "auto" {
-		schedule = "ring"
-	}
-	job, err := ring.NewJob(batch, schedule)
-	return job, withCode(exitUsage, err)
 }
 
 // noArgs refuses stray arguments as a usage error.

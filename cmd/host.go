@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"ringattn/ring"
 )
 
 // hostFacts is what a rank knows of the machine it runs on.
@@ -20,6 +22,18 @@ type hostFacts struct {
 	FreeBytes   int64  // memory that the node can give without swapping, 0: unknown
 	GPU         string // UUID of the one that it computes on, "" for none
 	StartMemory int64  // bytes resident before the tensors, after MPI_Init
+}
+
+// nodes numbers the hosts that the ranks are on.
+func (w *world) nodes() (nodes ring.Nodes) {
+	numbers := map[string]int{}
+	for _, h := range w.hosts {
+		if _, ok := numbers[h.Host]; !ok {
+			numbers[h.Host] = len(numbers)
+		}
+		nodes = append(nodes, numbers[h.Host])
+	}
+	return nodes
 }
 
 func readHost() hostFacts {

@@ -21,17 +21,20 @@ func newPlan() *cobra.Command {
 	var o options
 	var shape shapeFlags
 	var in string
-	var asJSON, steps bool
-	var perNode int
+	var asJSON, steps, compare bool
 	c := &cobra.Command{
 		Use:   "plan --ranks N (--in FILE | --seq N --mask PARTS)",
 		Short: "The schedule: who attends to what and sends what to whom",
 		Long: `plan prints what each rank would do, without doing it and without MPI: the
 tokens it holds, its visible pairs, the bytes it sends against the least that
 the mask needs, its memory (tensors, buffers, intervals); with --steps every step.
-For up to 256 ranks the plan is proved first.`,
+For up to 256 ranks the plan is proved first. With --machine it predicts the time:
+kernels and messages of a rank take what their FLOPs and bytes take there.
+--compare sets layouts and schedules side by side, for one mask or several: those that
+--layout and --schedule leave.`,
 		Example: `  ringattn plan --ranks 8 --seq 65536 --heads 32/4 --head-dim 128 --dtype bf16 --mask causal
-  ringattn plan --ranks 4 --in layer.safetensors --layout zigzag --steps`,
+  ringattn plan --ranks 4 --in layer.safetensors --layout zigzag --steps
+  ringattn plan --ranks 64 --seq 1048576 --mask causal --mask docs:lengths.txt --compare`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := o.validate(c.Flags()); err != nil {
@@ -40,15 +43,24 @@ For up to 256 ranks the plan is proved first.`,
 			if o.ranks == 0 {
 				return usageError("plan needs --ranks N")
 			}
+			if compare {
+				if asJSON || steps {
+					return usageError("--compare prints a table, and goes with neither --json nor --steps")
+				}
+				return o.compare(c, &shape, in)
+			}
 			p, err := planProblem(c, &o, &shape, in)
 			if err != nil {
 				return err
 			}
-			job, err := o.newJob(p.tokens, o.ranks, p.mask)
+			job, err := o.planJob(p)
 			if err != nil {
 				return err
 			}
-			report, err := newPlanReport(job, p, perNode)
+			report, err := newPlanReport(job, p, o.perNode)
+			if err == nil && o.machine != "" {
+				err = report.predict(job, p, &o)
+			}
 			if err != nil {
 				return err
 			}
@@ -64,9 +76,9 @@ For up to 256 ranks the plan is proved first.`,
 	shape.add(f)
 	o.addMask(f, "with --in: ")
 	o.addLayout(f, "ranks to plan for")
-	f.IntVar(&perNode, "ranks-per-node", 0, "ranks of a node, for the bytes between nodes (default: all on one)")
 	f.BoolVar(&asJSON, "json", false, "as one JSON document")
 	f.BoolVar(&steps, "steps", false, "print every step of every rank")
+	f.BoolVar(&compare, "compare", false, "a table of layouts and schedules")
 	return c
 }
 
@@ -97,10 +109,12 @@ type planReport struct {
 	Schedule   string     `json:"schedule"`
 	Tokens     int        `json:"tokens"`
 	Shards     [][][2]int `json:"shards"`      // token ranges of a row
-	PredictedS *float64   `json:"predicted_s"` // null without a machine file
+	PredictedS *float64   `json:"predicted_s"` // of both passes; null without a machine
 	Forward    passReport `json:"forward"`
 	Backward   passReport `json:"backward"`
 	Proved     bool       `json:"proved"`
+
+	predicted []ring.Prediction // by pass; nil without a machine
 }
 
 type passReport struct {
@@ -150,6 +164,21 @@ func newPlanReport(job *ring.Job, p *problem, perNode int) (*planReport, error) 
 	return r, nil
 }
 
+// predict adds the times of both passes on the machine of the flags.
+func (r *planReport) predict(job *ring.Job, p *problem, o *options) error {
+	m, err := o.readMachine()
+	if err != nil {
+		return err
+	}
+	all := 0.0
+	for _, pass := range []ring.Pass{ring.Forward, ring.Backward} {
+		x := job.Predict(pass, p.shape, m, o.nodesOf(r.Ranks, nil))
+		r.predicted, all = append(r.predicted, x), all+x.Time
+	}
+	r.PredictedS = &all
+	return nil
+}
+
 // add appends what a rank does in a pass. The last of plans is that pass's.
 func (report *passReport) add(job *ring.Job, pass ring.Pass, rank, perNode int, shape ring.Shape, plans ...[]ring.Step) {
 	steps := plans[len(plans)-1]
@@ -196,6 +225,10 @@ func (r *planReport) print(out io.Writer, job *ring.Job, p *problem, steps bool)
 	fmt.Fprintf(out, "%s, layout %s, schedule %s; the plan is %s\n", plural(r.Ranks, "rank"), r.Layout, r.Schedule, proved)
 	for pass, report := range []*passReport{&r.Forward, &r.Backward} {
 		fmt.Fprintf(out, "\n%v: pairs max/mean %.3f, tokens max/mean %.3f\n", ring.Pass(pass), report.PairsMaxOverMean, report.TokensMaxOverMean)
+		if r.predicted != nil {
+			x := r.predicted[pass]
+			fmt.Fprintf(out, "predicted %s, of it %s exposed (mean over ranks)\n", secondsText(x.Time), secondsText(x.Exposed))
+		}
 		t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 		fmt.Fprint(t, "rank\ttokens of a row\tpairs\tsent\tleast\tbetween nodes\tmemory\tsteps\t\n")
 		for rank, pairs := range report.Pairs {

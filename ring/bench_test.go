@@ -64,7 +64,7 @@ func BenchmarkPlans(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					job, err := ring.NewJob(batch, "ring")
+					job, err := ring.NewJob(batch, "ring", nil)
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -24,6 +24,8 @@ func deviceJobs(t *testing.T) map[string]*ring.Job {
 		"one":     mustJob(t, segments.Contiguous(24, 1), segments.Mask{Causal: true, Rows: rows}),
 		"zigzag":  mustJob(t, segments.Zigzag(24, 4), segments.Mask{Causal: true, Rows: rows}),
 		"full":    mustJob(t, segments.Contiguous(24, 3), segments.Mask{Rows: rows}),
+		"nodes":   mustJobOn(t, segments.Zigzag(24, 6), segments.Mask{Causal: true, Rows: rows}, "two-level", ring.NodesOf(6, 3)),
+		"direct":  mustSchedule(t, segments.Zigzag(24, 4), segments.Mask{Causal: true, Rows: rows}, "direct"),
 		"windows": mustJob(t, segments.Contiguous(24, 5), segments.Mask{Causal: true, Window: 6, Rows: rows}),
 	}
 }

@@ -15,6 +15,9 @@
 // Backward, the chunk travels again, and the float32 sums of its gradients
 // follow one step behind until they come home to the owner.
 //
+// With the direct schedule each owner sends each rank just what its queries see, and
+// gets the gradients of just that back.
+//
 // The package is pure but for Exec: it opens no file, logs nothing, and knows
 // neither MPI nor CUDA.
 package ring

@@ -20,19 +20,28 @@ var update = flag.Bool("update", false, "write the golden plans anew; review the
 func TestGoldenPlans(t *testing.T) {
 	doc := func(n int) []segments.Row { return []segments.Row{segments.SingleDocument(n)} }
 	packed := segments.NewRow(16, []int64{1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3, 0, 0}, nil, nil)
+	documents := segments.Mask{Causal: true, Rows: []segments.Row{packed}}
+	balanced, err := segments.Balanced(16, 4, documents)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
-		layout segments.Layout
-		mask   segments.Mask
+		layout   segments.Layout
+		mask     segments.Mask
+		schedule string
 	}{
-		"one_rank":          {segments.Contiguous(8, 1), segments.Mask{Causal: true, Rows: doc(8)}},
-		"causal_contiguous": {segments.Contiguous(16, 4), segments.Mask{Causal: true, Rows: doc(16)}},
-		"causal_zigzag":     {segments.Zigzag(16, 4), segments.Mask{Causal: true, Rows: doc(16)}},
-		"full":              {segments.Contiguous(9, 3), segments.Mask{Rows: doc(9)}},
-		"window":            {segments.Contiguous(16, 4), segments.Mask{Causal: true, Window: 3, Rows: doc(16)}},
-		"documents":         {segments.Contiguous(16, 4), segments.Mask{Causal: true, Rows: []segments.Row{packed}}},
-		"fewer_tokens":      {segments.Contiguous(2, 4), segments.Mask{Rows: doc(2)}},
+		"one_rank":          {segments.Contiguous(8, 1), segments.Mask{Causal: true, Rows: doc(8)}, "ring"},
+		"causal_contiguous": {segments.Contiguous(16, 4), segments.Mask{Causal: true, Rows: doc(16)}, "ring"},
+		"causal_zigzag":     {segments.Zigzag(16, 4), segments.Mask{Causal: true, Rows: doc(16)}, "ring"},
+		"full":              {segments.Contiguous(9, 3), segments.Mask{Rows: doc(9)}, "ring"},
+		"window":            {segments.Contiguous(16, 4), segments.Mask{Causal: true, Window: 3, Rows: doc(16)}, "ring"},
+		"documents":         {segments.Contiguous(16, 4), documents, "ring"},
+		"fewer_tokens":      {segments.Contiguous(2, 4), segments.Mask{Rows: doc(2)}, "ring"},
+		"two_level":         {segments.Zigzag(16, 4), segments.Mask{Causal: true, Rows: doc(16)}, "two-level"},
+		"direct_zigzag":     {segments.Zigzag(16, 4), segments.Mask{Causal: true, Rows: doc(16)}, "direct"},
+		"direct_balanced":   {balanced, documents, "direct"},
 	} {
-		job := mustJob(t, c.layout, c.mask)
+		job := mustSchedule(t, c.layout, c.mask, c.schedule)
 		var text strings.Builder
 		for _, p := range []ring.Pass{ring.Forward, ring.Backward} {
 			for rank := range job.Ranks() {

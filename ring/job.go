@@ -15,52 +15,52 @@ type Job struct {
 	Batch    *segments.Batch
 	Schedule string
 
-	needs [][]need // needs[rank]: what it wants of others, by round
-	hops  [][]hop  // hops[part]: its way, by round
-	sends [][]hop  // sends[rank]: the hops that start at it, by round
+	planner planner
+	needed  func() needed
 }
 
-// need is a part of another rank's chunk that a rank attends to.
-type need struct {
-	part
-	round int
-	segments.Need
+// planner makes the plans of a schedule.
+type planner interface {
+	// plan yields the steps of a rank, until yield returns false.
+	plan(rank int, p Pass, yield func(Step) bool)
 }
 
 // Schedules lists the schedules that there are.
-var Schedules = []string{"ring"}
+var Schedules = []string{"ring", "direct", "two-level"}
 
-// NewJob solves who needs what of whom and which way it goes.
-func NewJob(b *segments.Batch, schedule string) (*Job, error) {
-	if schedule != "ring" {
-		return nil, fmt.Errorf("ring: no schedule %q; there is: %v", schedule, Schedules)
+// NewJob solves who needs what of whom and which way it goes. Two levels need to know
+// the node of each rank; nil: all are on one.
+func NewJob(b *segments.Batch, schedule string, nodes Nodes) (*Job, error) {
+	j := &Job{Batch: b, Schedule: schedule}
+	j.needed = sync.OnceValue(j.findNeeded)
+	switch schedule {
+	case "ring":
+		j.planner = newRing(b, oneNode(b.Ranks()))
+	case "direct":
+		j.planner = newDirect(b)
+	case "two-level":
+		if nodes == nil {
+			nodes = make(Nodes, b.Ranks())
+		}
+		g, err := newGrid(nodes)
+		if err != nil {
+			return nil, err
+		}
+		j.planner = newRing(b, g)
+	default:
+		return nil, fmt.Errorf("ring: no schedule %q; there are: %v", schedule, Schedules)
 	}
-	ranks := b.Ranks()
-	j := &Job{Batch: b, Schedule: schedule, needs: make([][]need, ranks)}
-	// Most of the time of planning goes here where many documents have tokens on all
-	// ranks.
-	var all sync.WaitGroup
-	for rank := range ranks {
-		all.Go(func() { j.needs[rank] = j.solve(rank) })
-	}
-	all.Wait()
-	j.route()
 	return j, nil
 }
 
-// solve finds what a rank wants of others, by round.
-func (j *Job) solve(rank int) (needs []need) {
-	ranks := j.Ranks()
-	for dist := 1; dist < ranks; dist++ {
-		owner := (rank - dist + ranks) % ranks
-		spans := j.spans(owner)
-		for i, n := range j.Batch.Needs(rank, owner, spans[:]...) {
-			if n.Pairs > 0 {
-				needs = append(needs, need{part(parts*owner + i), parts*(dist-1) + i + 1, n})
-			}
-		}
+// eachRank calls f for all ranks side by side. Most of the time of planning goes there
+// where many documents have tokens on all ranks.
+func eachRank(ranks int, f func(rank int)) {
+	var all sync.WaitGroup
+	for rank := range ranks {
+		all.Go(func() { f(rank) })
 	}
-	return needs
+	all.Wait()
 }
 
 // Ranks is the number of ranks.
@@ -68,7 +68,7 @@ func (j *Job) Ranks() int { return j.Batch.Ranks() }
 
 // Plan yields the steps of a rank in the order in which it takes them.
 func (j *Job) Plan(rank int, p Pass) iter.Seq[Step] {
-	return func(yield func(Step) bool) { j.ring(rank, p, yield) }
+	return func(yield func(Step) bool) { j.planner.plan(rank, p, yield) }
 }
 
 // PlanOf collects the steps of one rank, and Plans those of all.
@@ -87,23 +87,38 @@ func (j *Job) Plans(p Pass) [][]Step {
 // the layout alone: each of its tokens once to each other rank that needs it;
 // backward, keys and values again, and the gradients of what it used itself.
 func (j *Job) LeastBytes(rank int, p Pass, s Shape) int64 {
-	var kv, grad int64
-	tokens := func(q int, of part) (n int64) {
-		for _, r := range j.Batch.KeyRanges(q, of.owner()) {
-			n += int64(max(r.Intersect(j.span(of)).Len(), 0))
-		}
-		return n
-	}
-	for i := range parts {
-		own := part(parts*rank + i)
-		for _, h := range j.hops[own] {
-			kv += tokens(h.to, own)
-		}
-	}
+	n := j.needed()
+	bytes := n.ofIt[rank] * s.KVTokenBytes()
 	if p == Backward {
-		for _, n := range j.needs[rank] {
-			grad += tokens(rank, n.part)
+		bytes += n.byIt[rank] * s.GradTokenBytes()
+	}
+	return bytes
+}
+
+// needed counts tokens: those of a rank that others need, once for each of them, and
+// those of others that it needs itself.
+type needed struct{ ofIt, byIt []int64 }
+
+func (j *Job) findNeeded() needed {
+	ranks := j.Ranks()
+	tokens := make([][]int64, ranks) // tokens[q][kv]
+	eachRank(ranks, func(q int) {
+		tokens[q] = make([]int64, ranks)
+		for kv := range ranks {
+			if kv == q {
+				continue
+			}
+			for _, keys := range j.Batch.KeyRanges(q, kv) {
+				tokens[q][kv] += int64(keys.Len())
+			}
+		}
+	})
+	n := needed{make([]int64, ranks), make([]int64, ranks)}
+	for q := range ranks {
+		for kv := range ranks {
+			n.ofIt[kv] += tokens[q][kv]
+			n.byIt[q] += tokens[q][kv]
 		}
 	}
-	return kv*s.KVTokenBytes() + grad*s.GradTokenBytes()
+	return n
 }

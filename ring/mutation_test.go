@@ -9,17 +9,13 @@ import (
 
 	"ringattn/ring"
 	"ringattn/segments"
-	"ringattn/segments/segmentstest"
 )
 
 // Every step of a plan is needed: Check objects to a plan without it, and to one
 // where any of its fields says something else.
 func TestCheckObjectsToEveryMutation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		job, err := ring.NewJob(segmentstest.Batch(t, 30, 6), "ring")
-		if err != nil {
-			t.Fatal(err)
-		}
+		job := drawJob(t, 30, 6)
 		pass := rapid.SampledFrom([]ring.Pass{ring.Forward, ring.Backward}).Draw(t, "pass")
 		plans := job.Plans(pass)
 		for rank, steps := range plans {
@@ -75,7 +71,7 @@ func TestCheckObjectsToKnownMistakes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	job, err := ring.NewJob(batch, "ring")
+	job, err := ring.NewJob(batch, "ring", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,22 +20,22 @@ type part int
 func (p part) owner() int { return int(p) / parts }
 
 // span is where the tokens of a part stand in the kernel order of its owner.
-func (j *Job) span(p part) segments.Span {
-	tokens, i := j.Batch.Order(p.owner()).Tokens, int(p)%parts
+func (s *ringPlanner) span(p part) segments.Span {
+	tokens, i := s.batch.Order(p.owner()).Tokens, int(p)%parts
 	return segments.Span{Start: tokens * i / parts, End: tokens * (i + 1) / parts}
 }
 
 // spans are those of all parts of an owner's chunk.
-func (j *Job) spans(owner int) (spans [parts]segments.Span) {
+func (s *ringPlanner) spans(owner int) (spans [parts]segments.Span) {
 	for i := range spans {
-		spans[i] = j.span(part(parts*owner + i))
+		spans[i] = s.span(part(parts*owner + i))
 	}
 	return spans
 }
 
 // halve cuts the keys of a rank's own chunk where half of its pairs are done.
-func (j *Job) halve(rank int) (first, rest segments.Need) {
-	tokens, runs := j.Batch.Order(rank).Tokens, j.Batch.Runs(rank, rank)
+func halve(b *segments.Batch, rank int) (first, rest segments.Need) {
+	tokens, runs := b.Order(rank).Tokens, b.Runs(rank, rank)
 	before := func(n int) (pairs int64) {
 		for _, r := range runs {
 			pairs += r.Within(segments.Span{End: n}).Pairs
@@ -44,7 +44,7 @@ func (j *Job) halve(rank int) (first, rest segments.Need) {
 	}
 	all := before(tokens)
 	cut := sort.Search(tokens, func(n int) bool { return 2*before(n) >= all })
-	needs := j.Batch.Needs(rank, rank, segments.Span{End: cut}, segments.Span{Start: cut, End: tokens})
+	needs := b.Needs(rank, rank, segments.Span{End: cut}, segments.Span{Start: cut, End: tokens})
 	return needs[0], needs[1]
 }
 

@@ -14,7 +14,6 @@ import (
 func TestParts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := segmentstest.Batch(t, 40, 6)
-		job := mustJob(t, b.Layout, b.Mask)
 		q, kv := rapid.IntRange(0, b.Ranks()-1).Draw(t, "q"), rapid.IntRange(0, b.Ranks()-1).Draw(t, "kv")
 		tokens := b.Order(kv).Tokens
 		at := rapid.IntRange(0, tokens).Draw(t, "start")
@@ -22,7 +21,7 @@ func TestParts(t *testing.T) {
 		if got, want := b.Needs(q, kv, keys)[0], seenOneByOne(b, q, kv, keys); got != want {
 			t.Fatalf("rank %d sees of the keys %v of rank %d %+v, want %+v", q, keys, kv, got, want)
 		}
-		first, rest := ring.Halve(job, q)
+		first, rest := ring.Halve(b, q)
 		all := b.Need(q, q)
 		last := seenOneByOne(b, q, q, segments.Span{Start: first.Keys.End - 1, End: first.Keys.End})
 		if first.Pairs+rest.Pairs != all.Pairs || first.Keys.Intersect(rest.Keys).Len() > 0 ||

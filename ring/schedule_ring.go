@@ -24,6 +24,12 @@ import (
 // home to the owner else. So gradients travel one step behind their keys, beside
 // the next kernel, and each rank sends the gradients of a part once.
 //
+// On two levels the distance goes round the owner's node first, then from node to node
+// and round each. So the owner sends a part to each other node once, to the first rank
+// there that needs it, who passes it on; its slot is one of their own, so that it has as
+// long as the rounds of a node for the slow link. Sums of gradients go home from each
+// node.
+//
 // At either end of the backward pass a hop has no chunk of others beside it: the
 // first of keys, the last of gradients. But a rank's own keys are always there, and
 // their gradients need no hop: half of these pairs come first, half last.
@@ -31,16 +37,49 @@ import (
 // Nothing can hang: in a round a rank waits for kernels, and for messages that both
 // ends post in earlier rounds, and for nothing else.
 
-// hop is a part's way from one rank to the next that needs it.
-type hop struct {
-	part
-	from, to int
-	round    int           // in which to attends to it
-	keys     segments.Span // what the message carries: for to and for those it feeds
-	grads    segments.Span // the tokens whose gradients to sums up, its own and those before
+type ringPlanner struct {
+	batch *segments.Batch
+	grid  grid
+	needs [][]need // needs[rank]: what it wants of others, by round
+	hops  [][]hop  // hops[part]: its way, by round
+	sends [][]hop  // sends[rank]: the hops that start at it, by round
 }
 
-// kvSlots is how many parts of others' chunks a rank holds at a time.
+// need is a part of another rank's chunk that a rank attends to.
+type need struct {
+	part
+	round   int
+	post    int  // the round in which its receive is posted
+	slot    int  // that it comes into
+	until   int  // the round in which it gives up its slot
+	crosses bool // it is the first on its node that needs the part
+	turn    int  // so many parts are attended to before
+	segments.Need
+}
+
+func newRing(b *segments.Batch, g grid) planner {
+	s := &ringPlanner{batch: b, grid: g, needs: make([][]need, b.Ranks())}
+	eachRank(b.Ranks(), func(rank int) { s.needs[rank] = s.solve(rank) })
+	s.route()
+	return s
+}
+
+// solve finds what a rank wants of others, by round.
+func (s *ringPlanner) solve(rank int) (needs []need) {
+	for dist := 1; dist < s.batch.Ranks(); dist++ {
+		owner := s.grid.from(rank, dist)
+		spans := s.spans(owner)
+		for i, n := range s.batch.Needs(rank, owner, spans[:]...) {
+			if n.Pairs > 0 {
+				needs = append(needs, need{part: part(parts*owner + i), round: parts*(dist-1) + i + 1, Need: n})
+			}
+		}
+	}
+	return needs
+}
+
+// kvSlots is how many parts of others' chunks a rank holds at a time, besides one of each
+// that comes from another node.
 const kvSlots = parts + 1
 
 // The gradient slots: accumulators, in turn, until the sum has left; two, in turn,
@@ -52,102 +91,30 @@ const (
 	gradRelay  = gradAcc + accSlots
 	relaySlots = 2
 	gradHome   = gradRelay + relaySlots
-	gradSlots  = gradHome + parts
 )
 
-// route finds the hops of every part.
-func (j *Job) route() {
-	ranks := j.Ranks()
-	j.hops = make([][]hop, parts*ranks)
-	until := make([][]int, ranks) // until[rank][i]: the round in which the i-th part gives up its slot
-	type place struct{ rank, i int }
-	users := make([][]place, parts*ranks) // users[part]: who needs it, by round
-	index := make([]int, ranks)
-	for round := 1; round <= parts*(ranks-1); round++ {
-		for owner := range ranks {
-			rank := (owner + (round-1)/parts + 1) % ranks
-			if i := index[rank]; i < len(j.needs[rank]) && j.needs[rank][i].round == round {
-				p := j.needs[rank][i].part
-				users[p] = append(users[p], place{rank, i})
-				index[rank]++
-			}
-		}
-	}
-	for rank, needs := range j.needs {
-		until[rank] = make([]int, len(needs))
-		for i := range needs {
-			until[rank][i] = parts * ranks
-			if i+kvSlots < len(needs) {
-				until[rank][i] = needs[i+kvSlots].round
-			}
-		}
-	}
-	j.sends = make([][]hop, ranks)
-	for i, way := range users {
-		hops := make([]hop, len(way))
-		for k, to := range way {
-			n := j.needs[to.rank][to.i]
-			h := hop{part: part(i), from: part(i).owner(), to: to.rank, round: n.round, keys: n.Keys, grads: n.Keys}
-			for l := k - 1; l >= 0; l-- {
-				if holder := way[l]; until[holder.rank][holder.i] > n.round {
-					h.from = holder.rank
-					break
-				}
-			}
-			if k > 0 && hops[k-1].round == n.round-parts {
-				h.grads = h.grads.Hull(hops[k-1].grads)
-			}
-			hops[k] = h
-		}
-		for k := len(hops) - 1; k >= 0; k-- {
-			for l := range k {
-				if hops[l].to == hops[k].from {
-					hops[l].keys = hops[l].keys.Hull(hops[k].keys)
-				}
-			}
-		}
-		j.hops[i] = hops
-	}
-	// By round within a rank: all parts, round by round.
-	at := make([]int, len(j.hops))
-	for round := 1; round <= parts*(ranks-1); round++ {
-		for i, hops := range j.hops {
-			if at[i] < len(hops) && hops[at[i]].round == round {
-				h := hops[at[i]]
-				j.sends[h.from] = append(j.sends[h.from], h)
-				at[i]++
-			}
-		}
-	}
-}
-
-// hop finds the hop of a part in a round, if there is one.
-func (j *Job) hop(p part, round int) (hop, bool) {
-	i, ok := slices.BinarySearchFunc(j.hops[p], round, func(h hop, round int) int { return cmp.Compare(h.round, round) })
-	if !ok {
-		return hop{}, false
-	}
-	return j.hops[p][i], true
-}
-
-// ring yields the steps of one rank, a few phases a round.
+// plan takes a few phases a round.
 //
 // What others wait for comes before what only this rank does: first whatever can be
 // posted at once, then what has to wait for the kernel of the last round but one.
-func (j *Job) ring(rank int, pass Pass, yield func(Step) bool) {
+func (s *ringPlanner) plan(rank int, pass Pass, yield func(Step) bool) {
 	p := ringPlan{
-		job: j, rank: rank, pass: pass, yield: yield, ok: true,
-		sends: j.sends[rank], needs: j.needs[rank], left: len(j.needs[rank]),
-		own: j.Batch.Need(rank, rank),
+		ringPlanner: s, rank: rank, writer: newWriter(pass, yield),
+		sends: s.sends[rank], needs: slices.Clone(s.needs[rank]), left: len(s.needs[rank]),
+		own: s.batch.Need(rank, rank), visits: map[int]*visit{},
 	}
+	for i := range p.needs {
+		p.needs[i].turn = i
+	}
+	slices.SortStableFunc(p.needs, func(a, b need) int { return cmp.Compare(a.post, b.post) })
 	for i := range p.held {
 		p.held[i] = -1
 	}
 	if pass == Backward && p.left > 0 {
-		p.own, p.rest = j.halve(rank)
+		p.own, p.rest = halve(s.batch, rank)
 	}
 	// The gradients of the last part leave parts rounds after it.
-	for ; p.round <= parts*j.Ranks() && p.ok; p.round++ {
+	for ; p.round <= parts*s.batch.Ranks() && p.ok; p.round++ {
 		p.awaitKeys()
 		p.sendKeys()
 		p.receiveGradients()
@@ -164,22 +131,17 @@ func (j *Job) ring(rank int, pass Pass, yield func(Step) bool) {
 
 // ringPlan is the state of one rank's plan while it is being made.
 type ringPlan struct {
-	job   *Job
-	rank  int
-	pass  Pass
-	round int
-	yield func(Step) bool
-	ok    bool                // yield wants more
-	busy  [2 * gradSlots]bool // by slotIndex: something may still use it
+	*ringPlanner
+	writer
+	rank int
 
-	own, rest segments.Need     // of the own keys: what comes first, and last
-	sends     []hop             // of keys, those to come
-	needs     []need            // parts to come
-	got       int               // parts that have come
-	left      int               // parts to attend to
-	held      [kvSlots]part     // which parts the slots have
-	visits    [parts + 2]*visit // of the next round, this one and the last, by round modulo their number
-	homes     [parts]*hop       // by own part, of the rank whose sum comes home; nil: none does
+	own, rest segments.Need         // of the own keys: what comes first, and last
+	sends     []hop                 // of keys, those to come
+	needs     []need                // parts to come
+	left      int                   // parts to attend to
+	held      [kvSlots + parts]part // which parts the slots have
+	visits    map[int]*visit        // by round
+	homes     [parts]*hop           // by own part, of the rank whose sum comes home; nil: none does
 }
 
 // visit is a part of another rank's chunk at this one.
@@ -191,12 +153,7 @@ type visit struct {
 }
 
 // visit is what the rank attends to in a round; nil: nothing.
-func (p *ringPlan) visit(round int) *visit {
-	if round < 1 {
-		return nil
-	}
-	return p.visits[round%len(p.visits)]
-}
+func (p *ringPlan) visit(round int) *visit { return p.visits[round] }
 
 // awaitKeys waits for this round's part.
 func (p *ringPlan) awaitKeys() {
@@ -206,9 +163,9 @@ func (p *ringPlan) awaitKeys() {
 }
 
 // sendKeys passes on the part that has come, and hands out own ones, to ranks that
-// attend to them parts rounds from now.
+// attend to them parts rounds from now, or that get them long ahead.
 func (p *ringPlan) sendKeys() {
-	for ; len(p.sends) > 0 && p.sends[0].round <= p.round+parts; p.sends = p.sends[1:] {
+	for ; len(p.sends) > 0 && p.sends[0].post < p.round+parts; p.sends = p.sends[1:] {
 		h, slot := p.sends[0], OwnKV
 		if h.owner() != p.rank {
 			slot = Slot{N: 1 + slices.Index(p.held[:], h.part)}
@@ -217,25 +174,21 @@ func (p *ringPlan) sendKeys() {
 	}
 }
 
-// receiveKeys posts the receive of the next round's part, once its slot is free.
+// receiveKeys posts the receives of this round, mostly of the next round's part, once
+// the slot is free.
 func (p *ringPlan) receiveKeys() {
-	next := &p.visits[(p.round+1)%len(p.visits)]
-	*next = nil
-	if len(p.needs) == 0 || p.needs[0].round != p.round+1 {
-		return
+	for ; len(p.needs) > 0 && p.needs[0].post <= p.round; p.needs = p.needs[1:] {
+		n := p.needs[0]
+		h, _ := p.hop(n.part, n.round)
+		v := &visit{hop: h, need: n.Need, kv: Slot{N: n.slot}}
+		if p.pass == Backward {
+			v.acc = Slot{Grad: true, N: gradAcc + n.turn%accSlots}
+		}
+		p.held[n.slot-1] = n.part
+		p.visits[n.round] = v
+		p.wait(v.kv)
+		p.step(Step{Op: Recv, Slot: v.kv, Peer: h.from, Owner: h.owner(), Range: h.keys})
 	}
-	n := p.needs[0]
-	p.needs = p.needs[1:]
-	h, _ := p.job.hop(n.part, n.round)
-	v := &visit{hop: h, need: n.Need, kv: Slot{N: 1 + p.got%kvSlots}}
-	if p.pass == Backward {
-		v.acc = Slot{Grad: true, N: gradAcc + p.got%accSlots}
-	}
-	p.held[p.got%kvSlots] = n.part
-	p.got++
-	*next = v
-	p.wait(v.kv)
-	p.step(Step{Op: Recv, Slot: v.kv, Peer: h.from, Owner: h.owner(), Range: h.keys})
 }
 
 // sendGradients sends the sum that was completed in the last round on, or home.
@@ -245,7 +198,7 @@ func (p *ringPlan) sendGradients() {
 		return
 	}
 	to := v.owner()
-	if next, ok := p.job.hop(v.part, p.round); ok {
+	if next, ok := p.next(v.hop); ok {
 		to = next.to
 	}
 	p.wait(v.acc)
@@ -260,8 +213,8 @@ func (p *ringPlan) receiveGradients() {
 	}
 	i := (p.round + parts - 1) % parts
 	own := part(parts*p.rank + i)
-	h, ok := p.job.hop(own, p.round-parts)
-	if _, passedOn := p.job.hop(own, p.round); ok && !passedOn {
+	h, ok := p.hop(own, p.round-parts)
+	if _, passedOn := p.next(h); ok && !passedOn {
 		p.comeHome(i)
 		p.homes[i] = &h
 		home := Slot{Grad: true, N: gradHome + i}
@@ -269,7 +222,7 @@ func (p *ringPlan) receiveGradients() {
 		p.step(Step{Op: Recv, Slot: home, Peer: h.to, Owner: p.rank, Range: h.grads})
 	}
 	if now := p.visit(p.round); now != nil {
-		if before, ok := p.job.hop(now.part, p.round-parts); ok {
+		if before, ok := p.prior(now.hop); ok {
 			now.relay = Slot{Grad: true, N: gradRelay + p.round%relaySlots}
 			p.wait(now.relay)
 			p.step(Step{Op: Recv, Slot: now.relay, Peer: before.to, Owner: now.owner(), Range: before.grads})
@@ -297,7 +250,7 @@ func (p *ringPlan) addGradients() {
 	if last == nil || !last.relay.Grad {
 		return
 	}
-	before, _ := p.job.hop(last.part, last.round-parts)
+	before, _ := p.prior(last.hop)
 	p.wait(last.relay)
 	p.step(Step{Op: Add, Slot: last.relay, Acc: last.acc, Owner: last.owner(), Range: before.grads})
 }
@@ -320,42 +273,4 @@ func (p *ringPlan) attend() {
 		p.attendTo(Step{Slot: OwnKV, Acc: OwnGrad, Owner: p.rank}, p.rest)
 		p.rest = segments.Need{}
 	}
-}
-
-func (p *ringPlan) attendTo(s Step, n segments.Need) {
-	if n.Pairs == 0 {
-		return
-	}
-	s.Op, s.Range, s.Pairs = Attend, n.Keys, n.Pairs
-	if p.pass == Forward {
-		s.Acc = Slot{}
-	}
-	p.step(s)
-}
-
-// drain waits for all that is left.
-func (p *ringPlan) drain() {
-	for n := range gradSlots {
-		p.wait(Slot{N: n})
-		p.wait(Slot{Grad: true, N: n})
-	}
-}
-
-// wait is there only for a slot that something may still use.
-func (p *ringPlan) wait(s Slot) {
-	if p.busy[slotIndex(s)] {
-		p.step(Step{Op: Wait, Slot: s})
-	}
-}
-
-func (p *ringPlan) step(s Step) {
-	if !p.ok {
-		return
-	}
-	p.busy[slotIndex(s.Slot)] = s.Op != Wait
-	if s.Acc.Grad {
-		p.busy[slotIndex(s.Acc)] = true
-	}
-	s.Round = p.round
-	p.ok = p.yield(s)
 }

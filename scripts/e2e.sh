@@ -33,11 +33,11 @@ step "plan" "$bin" plan --ranks 4 --in testdata/real/lm_window128.safetensors --
 
 # 1. Every file with known results, on many numbers of ranks.
 for way in "${ways[@]}"; do
-	for layout in contiguous zigzag; do
+	for kind in contiguous,ring zigzag,ring balanced,direct; do
 		for data in golden real; do
-			for ranks in 1 2 3 4 8; do
-				step "check testdata/$data, $layout, P=$ranks, $way" \
-					"$way" $ranks check --golden testdata/$data --layout $layout
+			for ranks in 1 2 3 4 6 8; do
+				step "check testdata/$data, $kind, P=$ranks, $way" \
+					"$way" $ranks check --golden testdata/$data --layout "${kind%,*}" --schedule "${kind#*,}"
 			done
 		done
 	done

@@ -69,10 +69,17 @@ func Mask(t *rapid.T, tokens int) segments.Mask {
 	return m
 }
 
-// Batch draws a layout and a mask and solves them.
+// Batch draws a layout, or balances one, and a mask and solves them.
 func Batch(t *rapid.T, maxTokens, maxRanks int) *segments.Batch {
 	l := Layout(t, maxTokens, maxRanks)
-	b, err := segments.NewBatch(l, Mask(t, l.Tokens))
+	m := Mask(t, l.Tokens)
+	if rapid.IntRange(0, 4).Draw(t, "balanced") == 0 {
+		var err error
+		if l, err = segments.Balanced(l.Tokens, l.Ranks(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := segments.NewBatch(l, m)
 	if err != nil {
 		t.Fatal(err)
 	}

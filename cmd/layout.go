@@ -1,0 +1,247 @@
+package cmd
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"ringattn/ring"
+	"ringattn/segments"
+)
+
+// layouts lists those that there are; auto takes an earlier one, and an earlier schedule,
+// where a later one is predicted to take hardly less time.
+var layouts = []string{"contiguous", "zigzag", "balanced"}
+
+// hardly is the part of the time that a later one must stay below.
+const hardly = 0.98
+
+// autoRanks is the most ranks for which auto predicts: it makes the plans of all ranks
+// for each layout and schedule.
+const autoRanks = 64
+
+// usualMachine is what auto reckons with where --machine says nothing: a large GPU that
+// reaches half its peak, and a link of 400 Gbit/s.
+var usualMachine = ring.Machine{Flops: 400e12, Link: 50e9, NodeLink: 50e9, Start: 10e-6}
+
+// addLayout adds what decides who holds and sends what.
+func (o *options) addLayout(f *pflag.FlagSet, ranksUsage string) {
+	f.StringVar(&o.layout, "layout", "auto", "who holds which tokens: contiguous, zigzag, balanced (pieces dealt so that visible pairs and tokens are even), auto")
+	f.StringVar(&o.shards, "shards", "", "tokens of each rank by hand, e.g. 3,3,4, in place of --layout")
+	f.StringVar(&o.schedule, "schedule", "auto", "how keys and values travel: ring, direct (from their owner to who needs them), two-level (round each node, and once to each other node), auto")
+	f.IntVar(&o.perNode, "ranks-per-node", 0, "ranks of a node, as if they were placed in order (default: the hosts; of ranks that are only planned: all on one)")
+	f.StringVar(&o.machine, "machine", "", "TFLOP/s of a rank, GB/s of its link, and of that between nodes, e.g. 400,50,25: what auto, and the predictions of plan, reckon with")
+	f.IntVar(&o.ranks, "ranks", 0, ranksUsage)
+}
+
+// readMachine is the machine that --machine describes, the usual one without it.
+func (o *options) readMachine() (ring.Machine, error) {
+	m := usualMachine
+	if o.machine == "" {
+		return m, nil
+	}
+	var x []float64
+	for part := range strings.SplitSeq(o.machine, ",") {
+		v, err := strconv.ParseFloat(part, 64)
+		if err != nil || !(v > 0 && v < 1e9) {
+			return m, usageError("--machine is %q, want numbers above 0 like 400,50 or 400,50,25", o.machine)
+		}
+		x = append(x, v)
+	}
+	if len(x) < 2 || len(x) > 3 {
+		return m, usageError("--machine is %q, want two numbers or three, like 400,50 or 400,50,25", o.machine)
+	}
+	m.Flops, m.Link, m.NodeLink = x[0]*1e12, x[1]*1e9, x[len(x)-1]*1e9
+	return m, nil
+}
+
+// choice names a layout and a schedule.
+type choice struct{ Layout, Schedule string }
+
+func (o *options) chosen() (c choice, ok bool) {
+	c = choice{o.layout, o.schedule}
+	if o.shards != "" {
+		c.Layout = "shards"
+	}
+	return c, c.Layout != "auto" && c.Schedule != "auto"
+}
+
+// newJob cuts a problem for the ranks and solves its schedule. What is left to choose rank
+// 0 chooses for all.
+func (w *world) newJob(ctx context.Context, p *problem) (*ring.Job, error) {
+	o, nodes := w.options, w.nodes()
+	c, ok := o.chosen()
+	if !ok {
+		var text []byte
+		var err error
+		if w.Rank() == 0 {
+			if c, err = o.choose(p, w.Size(), nodes); err != nil {
+				return nil, err
+			}
+			if text, err = json.Marshal(c); err != nil {
+				return nil, err
+			}
+		}
+		if text, err = w.Bcast(ctx, 0, text); err != nil {
+			return nil, err
+		}
+		if err := json.Unmarshal(text, &c); err != nil {
+			return nil, err
+		}
+	}
+	return o.jobOf(c, p, w.Size(), nodes)
+}
+
+// planJob is newJob without ranks.
+func (o *options) planJob(p *problem) (*ring.Job, error) {
+	c, ok := o.chosen()
+	if !ok {
+		var err error
+		if c, err = o.choose(p, o.ranks, nil); err != nil {
+			return nil, err
+		}
+	}
+	return o.jobOf(c, p, o.ranks, nil)
+}
+
+// nodesOf are the nodes that --ranks-per-node says; without it those given.
+func (o *options) nodesOf(ranks int, nodes ring.Nodes) ring.Nodes {
+	if o.perNode > 0 {
+		return ring.NodesOf(ranks, o.perNode)
+	}
+	return nodes
+}
+
+func (o *options) jobOf(c choice, p *problem, ranks int, nodes ring.Nodes) (*ring.Job, error) {
+	layout, err := o.cut(c.Layout, p.tokens, ranks, p.mask)
+	if err != nil {
+		return nil, err
+	}
+	batch, err := segments.NewBatch(layout, p.mask)
+	if err != nil {
+		return nil, withCode(exitUsage, err)
+	}
+	job, err := ring.NewJob(batch, c.Schedule, o.nodesOf(ranks, nodes))
+	return job, withCode(exitUsage, err)
+}
+
+// cut makes the layout of a name.
+func (o *options) cut(name string, tokens, ranks int, m segments.Mask) (segments.Layout, error) {
+	switch name {
+	case "contiguous":
+		return segments.Contiguous(tokens, ranks), nil
+	case "zigzag":
+		return segments.Zigzag(tokens, ranks), nil
+	case "balanced":
+		l, err := segments.Balanced(tokens, ranks, m)
+		return l, withCode(exitUsage, err)
+	}
+	var lengths []int
+	for part := range strings.SplitSeq(o.shards, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(part))
+		if err != nil {
+			return segments.Layout{}, usageError("--shards is %q, want token counts like 3,3,4", o.shards)
+		}
+		lengths = append(lengths, n)
+	}
+	if len(lengths) != ranks {
+		return segments.Layout{}, usageError("--shards gives %d lengths, there are %d ranks", len(lengths), ranks)
+	}
+	l, err := segments.Shards(tokens, lengths)
+	if err != nil {
+		return l, usageError("--shards: %w", err)
+	}
+	return l, nil
+}
+
+// candidates are the choices that the flags leave, for ranks on such nodes.
+func (o *options) candidates(nodes ring.Nodes) (list []choice) {
+	c, _ := o.chosen()
+	of, by := []string{c.Layout}, []string{c.Schedule}
+	if c.Layout == "auto" {
+		of = layouts
+	}
+	if c.Schedule == "auto" {
+		by = slices.DeleteFunc(slices.Clone(ring.Schedules), func(s string) bool { return s == "two-level" && !nodes.Alike() })
+	}
+	for _, layout := range of {
+		for _, schedule := range by {
+			list = append(list, choice{layout, schedule})
+		}
+	}
+	return list
+}
+
+// choose finds the choice whose plans are predicted to take the least time.
+func (o *options) choose(p *problem, ranks int, nodes ring.Nodes) (best choice, err error) {
+	nodes = o.nodesOf(ranks, nodes)
+	if ranks > autoRanks {
+		return o.usual(p.mask, nodes), nil
+	}
+	machine, err := o.readMachine()
+	if err != nil {
+		return choice{}, err
+	}
+	least := 0.0
+	var seen []segments.Layout
+	for _, c := range o.candidates(nodes) {
+		job, err := o.jobOf(c, p, ranks, nodes)
+		if err != nil {
+			return choice{}, err
+		}
+		if l := job.Batch.Layout; !slices.ContainsFunc(seen, func(s segments.Layout) bool { return s.Name == l.Name }) {
+			if slices.ContainsFunc(seen, func(s segments.Layout) bool { return sameSpans(s, l) }) {
+				continue
+			}
+			seen = append(seen, l)
+		}
+		if time := predict(job, p, machine, nodes); least == 0 || time < hardly*least {
+			best, least = c, time
+		}
+	}
+	return best, nil
+}
+
+func sameSpans(a, b segments.Layout) bool {
+	return slices.EqualFunc(a.Spans, b.Spans, slices.Equal[[]segments.Span])
+}
+
+// predict is the time of the passes of a problem in seconds.
+func predict(job *ring.Job, p *problem, m ring.Machine, nodes ring.Nodes) float64 {
+	time := job.Predict(ring.Forward, p.shape, m, nodes).Time
+	if p.backward {
+		time += job.Predict(ring.Backward, p.shape, m, nodes).Time
+	}
+	return time
+}
+
+// usual is what mostly is best, for ranks so many that predictions would take long.
+func (o *options) usual(m segments.Mask, nodes ring.Nodes) choice {
+	c, _ := o.chosen()
+	packed := slices.ContainsFunc(m.Rows, func(r segments.Row) bool { return len(r.Docs) > 1 })
+	if c.Layout == "auto" {
+		switch {
+		case packed:
+			c.Layout = "balanced"
+		case m.Causal && m.Window == 0:
+			c.Layout = "zigzag"
+		default:
+			c.Layout = "contiguous"
+		}
+	}
+	if c.Schedule == "auto" {
+		switch {
+		case packed:
+			c.Schedule = "direct"
+		case nodes.Alike():
+			c.Schedule = "two-level"
+		default:
+			c.Schedule = "ring"
+		}
+	}
+	return c
+}

@@ -1,0 +1,67 @@
+package cmd
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+// What auto takes, with predictions and, for many ranks, without.
+func TestAutoChooses(t *testing.T) {
+	docs := "docs:../testdata/lengths/prose-and-manuals.txt"
+	for _, c := range []struct{ args, layout, schedule string }{
+		{"--ranks 1 --mask causal", "contiguous", "ring"},
+		{"--ranks 8 --mask causal", "zigzag", "ring"},
+		{"--ranks 8 --mask full", "contiguous", "ring"},
+		{"--ranks 8 --mask window:1024", "contiguous", "ring"},
+		{"--ranks 8 --mask " + docs, "balanced", "direct"},
+		{"--ranks 8 --layout zigzag --mask " + docs, "zigzag", ""},
+		{"--ranks 8 --schedule direct --mask causal", "zigzag", "direct"},
+		{"--ranks 4 --ranks-per-node 2 --mask full --machine 400,50,0.2", "contiguous", "two-level"},
+		{"--ranks 80 --mask causal", "zigzag", "ring"},
+		{"--ranks 80 --mask full", "contiguous", "ring"},
+		{"--ranks 80 --ranks-per-node 8 --mask full", "contiguous", "two-level"},
+		{"--ranks 80 --mask " + docs, "balanced", "direct"},
+		{"--ranks 80 --layout contiguous --mask " + docs, "contiguous", "direct"},
+	} {
+		args := append(strings.Fields("plan --json --seq 262144 --heads 32/4 --head-dim 128 --dtype bf16"), strings.Fields(c.args)...)
+		out, code, err := execute(args...)
+		if code != exitOK {
+			t.Errorf("%s: exit %d: %v", c.args, code, err)
+			continue
+		}
+		var got planReport
+		if err := json.Unmarshal([]byte(out), &got); err != nil {
+			t.Fatal(err)
+		}
+		if got.Layout != c.layout || c.schedule != "" && got.Schedule != c.schedule {
+			t.Errorf("%s: %s, %s, want %s, %s", c.args, got.Layout, got.Schedule, c.layout, c.schedule)
+		}
+		if (got.PredictedS != nil) != strings.Contains(c.args, "--machine") {
+			t.Errorf("%s: predicted_s is %v", c.args, got.PredictedS)
+		}
+	}
+}
+
+func TestPlanCompares(t *testing.T) {
+	args := strings.Fields("plan --compare --ranks 4 --ranks-per-node 2 --seq 512 --mask causal --mask full")
+	out, code, err := execute(args...)
+	if code != exitOK {
+		t.Fatalf("exit %d: %v", code, err)
+	}
+	rows := map[string]int{}
+	for line := range strings.Lines(out) {
+		for _, mask := range []string{"causal, 1 document", "full, 1 document"} {
+			if strings.Contains(line, mask) {
+				rows[mask]++
+			}
+		}
+	}
+	if rows["causal, 1 document"] != 9 || rows["full, 1 document"] != 9 {
+		t.Errorf("rows: %v\n%s", rows, out)
+	}
+	out, code, err = execute(append(args, "--schedule", "direct", "--layout", "balanced")...)
+	if n := strings.Count(out, " direct "); code != exitOK || n != 2 {
+		t.Errorf("%d rows for one layout and schedule of two masks, exit %d: %v", n, code, err)
+	}
+}
