@@ -47,7 +47,7 @@ run (not known of a GPU).`,
 	f.IntVar(&b.warmup, "warmup", 1, "repeats before them that are not timed")
 	f.IntVar(&b.repeats, "repeats", 7, "timed repeats")
 	f.StringVar(&b.output, "output", "table", "table; jsonl: JSON Lines as docs/bench.schema.json describes them; csv; go: for benchstat")
-	f.StringVar(&b.out, "out", "", "file that gets the JSON Lines of each point when it is done; a signal ends the sweep after the point at hand")
+	f.StringVar(&b.out, "out", "", "file, not there yet unless with --resume, that gets the JSON Lines of each point when it is done; a signal ends the sweep after the point at hand")
 	f.BoolVar(&b.resume, "resume", false, "go on with the file of --out: points of this build, shape, world and setting that it has are left out")
 	f.StringVar(&b.shard, "shard", "", "I/N: of the shapes of the sweep only each N-th, from the I-th of 0 to N-1 on, for job arrays")
 	f.StringArrayVar(&b.expect, "expect", nil, "PASS.FIGURE>=NUMBER, or <=, of numbers in a result of --output jsonl, such as forward.tflops_per_rank>=0.5: exit 1 where a result misses it")

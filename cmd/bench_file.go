@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"strings"
 )
 
 // benchFile is a file of results that grows by a point at a time, on rank 0. What a point
@@ -17,9 +18,16 @@ type benchFile struct {
 	done  map[string]bool // by key: points that were there, and whether their results were wrong
 }
 
+// recordStart is how each line begins.
+const recordStart = `{"type":"`
+
 // openBenchFile opens a file, which must not be there or be empty unless its points are to
-// be resumed. What stands behind the last whole result is cut off.
+// be resumed. What stands behind the last whole result is cut off; a file with anything
+// in it that bench does not write is refused, and left as it is.
 func openBenchFile(path string, resume bool) (*benchFile, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, usageError("--out: %s is not a regular file", path)
+	}
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -32,6 +40,10 @@ func openBenchFile(path string, resume bool) (*benchFile, error) {
 	for at := 0; ; {
 		n := bytes.IndexByte(text[at:], '\n')
 		if n < 0 {
+			torn := string(text[at:])
+			if !strings.HasPrefix(torn, recordStart) && !strings.HasPrefix(recordStart, torn) {
+				return nil, foreign(path, at)
+			}
 			break
 		}
 		line := text[at : at+n]
@@ -42,10 +54,14 @@ func openBenchFile(path string, resume bool) (*benchFile, error) {
 			Wrong int    `json:"wrong"`
 		}
 		if err := json.Unmarshal(line, &record); err != nil {
-			return nil, usageError("--resume: %s, byte %d: not a line of bench --output jsonl: %v", path, at-n-1, err)
+			return nil, foreign(path, at-n-1)
 		}
-		if record.Type == "result" {
+		switch record.Type {
+		case "meta", "rank", "sample":
+		case "result":
 			b.done[record.Key], whole = record.Wrong > 0, at
+		default:
+			return nil, foreign(path, at-n-1)
 		}
 	}
 	if b.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666); err != nil {
@@ -58,6 +74,10 @@ func openBenchFile(path string, resume bool) (*benchFile, error) {
 		return nil, errors.Join(err, b.file.Close())
 	}
 	return b, nil
+}
+
+func foreign(path string, at int) error {
+	return usageError("--resume: %s, byte %d: not a line of bench --output jsonl", path, at)
 }
 
 func (b *benchFile) head(meta metaRecord, ranks []rankRecord) error {

@@ -95,14 +95,36 @@ func TestBenchResumesTheSameAlone(t *testing.T) {
 	if _, code, err := execute(sweep("--out", out)...); code != exitUsage || !strings.Contains(err.Error(), "--resume goes on") {
 		t.Errorf("exit %d: %v", code, err)
 	}
-	if err := os.WriteFile(out, []byte("notes\n"), 0o666); err != nil {
+}
+
+// What bench has not written it leaves alone.
+func TestBenchRefusesForeignFiles(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	if _, code, err := execute(sweep("--out", out)...); code != exitOK {
 		t.Fatal(err)
 	}
-	if _, code, err := execute(sweep("--out", out, "--resume")...); code != exitUsage || !strings.Contains(err.Error(), "byte 0: not a line of bench") {
-		t.Errorf("exit %d: %v", code, err)
+	whole, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if text, err := os.ReadFile(out); err != nil || string(text) != "notes\n" {
-		t.Errorf("the file became %q (%v)", text, err)
+	for _, foreign := range []string{
+		"notes\n", "notes", "[1]\n", "{\"learning_rate\":0.1}\n{\"epochs\":3}\n", "{\"learning_rate\":0.1}", string(whole) + "{\"my\":\"note\"}\n",
+		string(whole) + "note", "{\"type\":\"note\"}\n",
+	} {
+		if err := os.WriteFile(out, []byte(foreign), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if _, code, err := execute(sweep("--out", out, "--resume")...); code != exitUsage || !strings.Contains(err.Error(), "not a line of bench") {
+			t.Errorf("%.40q: exit %d: %v", foreign, code, err)
+		}
+		if text, err := os.ReadFile(out); err != nil || string(text) != foreign {
+			t.Errorf("%.40q became %.40q (%v)", foreign, text, err)
+		}
+	}
+	for _, path := range []string{os.DevNull, t.TempDir()} {
+		if _, code, err := execute(sweep("--out", path)...); code != exitUsage || !strings.Contains(err.Error(), "not a regular file") {
+			t.Errorf("%s: exit %d: %v", path, code, err)
+		}
 	}
 }
 

@@ -48,7 +48,7 @@ func (o *options) readMachine() (ring.Machine, error) {
 	for part := range strings.SplitSeq(o.machine, ",") {
 		v, err := strconv.ParseFloat(part, 64)
 		if err != nil || !(v > 0 && v < 1e9) {
-			return m, usageError("--machine is %q, want numbers above 0 like 400,50 or 400,50,25", o.machine)
+			return m, usageError("--machine is %q, want numbers above 0 and below 1e9, like 400,50 or 400,50,25", o.machine)
 		}
 		x = append(x, v)
 	}

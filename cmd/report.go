@@ -95,7 +95,11 @@ func writePage(path string, inputs []string, study *report.Study) error {
 	aside := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d.tmp", filepath.Base(path), os.Getpid()))
 	f, err := os.OpenFile(aside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
-		return fmt.Errorf("--html: %w", err)
+		var at *os.PathError
+		if errors.As(err, &at) {
+			err = at.Err
+		}
+		return usageError("--html: %s: %v", path, err)
 	}
 	_, err = f.Write(page.Bytes())
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
