@@ -74,7 +74,7 @@ func TestReportUsage(t *testing.T) {
 		"another file":       {[]string{"report_test.go"}, exitUsage, "report_test.go"},
 		"over its input":     {[]string{file, "--html", file}, exitUsage, "is one of the files that are read"},
 		"over a folder":      {[]string{file, "--html", dir}, exitUsage, "is no regular file"},
-		"into no folder":     {[]string{file, "--html", dir + "/none/page.html"}, exitRuntime, "--html: open"},
+		"into no folder":     {[]string{file, "--html", dir + "/none/page.html"}, exitUsage, "page.html: no such file"},
 	} {
 		out, code, err := execute(append([]string{"report"}, c.args...)...)
 		if code != c.code || err == nil || !strings.Contains(err.Error(), c.want) || out != "" {
