@@ -175,16 +175,3 @@ func (a *attention) close() {
 		a.world.log.Error().Err(err).Msg("the backend does not close")
 	}
 }
-
-// bytesText is a size for people, in binary units.
-func bytesText(n int64) string {
-	const unit = 1024
-	if n < unit {
-		return fmt.Sprintf("%d B", n)
-	}
-	value, prefix := float64(n)/unit, 0
-	for value >= unit && prefix < 4 {
-		value, prefix = value/unit, prefix+1
-	}
-	return fmt.Sprintf("%.1f %ciB", value, "KMGTP"[prefix])
-}

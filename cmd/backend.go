@@ -8,6 +8,7 @@ import (
 
 	"ringattn/gpu"
 	"ringattn/kernels"
+	"ringattn/report"
 	"ringattn/ring"
 )
 
@@ -200,7 +201,7 @@ func refuse(rank int, claims [][]claim) error {
 		}
 		if mine.Free > 0 && together > mine.Free {
 			return environmentError("not enough memory: rank %d needs %s, %s of %s together %s, free are %s; use more nodes or fewer tokens",
-				rank, bytesText(mine.Bytes), plural(ranks, "rank"), mine.Of, bytesText(together), bytesText(mine.Free))
+				rank, report.FormatBytes(mine.Bytes), plural(ranks, "rank"), mine.Of, report.FormatBytes(together), report.FormatBytes(mine.Free))
 		}
 	}
 	return nil

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"ringattn/report"
 )
 
 // expectation is what --expect asks of the results of a pass.
@@ -26,7 +28,7 @@ func parseExpectation(text string) (expectation, error) {
 		e.bound, err = strconv.ParseFloat(bound, 64)
 		e.pass, e.figure, ok = strings.Cut(name, ".")
 	}
-	if _, known := e.value(&resultRecord{TimeS: new(quantiles), PeakFraction: new(float64)}); !ok || err != nil || !known ||
+	if _, known := e.value(&resultRecord{Result: report.Result{TimeS: new(report.Quantiles), PeakFraction: new(float64)}}); !ok || err != nil || !known ||
 		e.pass != "forward" && e.pass != "backward" {
 		return e, usageError("--expect is %q, want PASS.FIGURE>=NUMBER or PASS.FIGURE<=NUMBER, "+
 			"PASS forward or backward, FIGURE a number of a result: tflops_per_rank, time_s.median, exposed_s", text)

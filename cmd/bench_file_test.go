@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"ringattn/report"
 )
 
 // sweep is a bench of 2 lengths x 2 masks x 2 passes.
@@ -28,7 +30,7 @@ func points(t *testing.T, path string) []string {
 	for line := range strings.Lines(string(text)) {
 		var r struct {
 			Type string
-			resultKey
+			report.Key
 		}
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
 			t.Fatalf("%s: %v", line, err)
@@ -36,7 +38,7 @@ func points(t *testing.T, path string) []string {
 		if r.Type != "result" {
 			continue
 		}
-		key, err := json.Marshal(r.resultKey)
+		key, err := json.Marshal(r.Key)
 		if err != nil {
 			t.Fatal(err)
 		}

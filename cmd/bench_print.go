@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+
+	"ringattn/report"
 )
 
 // benchPrinter shows a bench in some format: head once, then each point when it is done.
@@ -65,7 +67,7 @@ func (t *benchTable) point(_ []sampleRecord, x resultRecord) error {
 	}
 	s := x.TimeS
 	fmt.Fprintf(t.table, "%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t%s\t%s\t%d\t\n", s.Min*1e3, s.Median*1e3, s.P95*1e3, s.Max*1e3,
-		x.KernelS*1e3, x.ExposedS*1e3, x.TFLOPSPerRank*1e3, peak, bytesText(x.BytesSent), bytesText(x.MemoryBytes), x.Wrong)
+		x.KernelS*1e3, x.ExposedS*1e3, x.TFLOPSPerRank*1e3, peak, report.FormatBytes(x.BytesSent), report.FormatBytes(x.MemoryBytes), x.Wrong)
 	return nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,6 +14,7 @@ import (
 	"ringattn/cases"
 	"ringattn/kernels"
 	"ringattn/mpi"
+	"ringattn/report"
 	"ringattn/ring"
 )
 
@@ -41,33 +41,18 @@ func (r *benchReport) open(ctx context.Context) error {
 		return nil
 	}
 	interruptOf(ctx).patient.Store(true)
-	var told struct {
-		Done map[string]bool
-		Err  string
-	}
-	if w.Rank() == 0 {
+	done, err := fromRoot(ctx, w, func() (map[string]bool, error) {
 		file, err := openBenchFile(b.out, b.resume)
 		if err != nil {
-			told.Err = err.Error()
-		} else {
-			told.Done = file.done
-			r.printers = []benchPrinter{benchPrinters[b.output](w, b.repeats), file}
+			return nil, err
 		}
-	}
-	text, err := json.Marshal(told)
+		r.printers = []benchPrinter{benchPrinters[b.output](w, b.repeats), file}
+		return file.done, nil
+	})
 	if err != nil {
 		return err
 	}
-	if text, err = w.Bcast(ctx, 0, text); err != nil {
-		return err
-	}
-	if err := json.Unmarshal(text, &told); err != nil {
-		return err
-	}
-	if told.Err != "" {
-		return usageError("%s", told.Err)
-	}
-	r.done = told.Done
+	r.done = done
 	if len(r.done) > 0 && w.Rank() == 0 {
 		w.log.Info().Msgf("%s has %s", b.out, plural(len(r.done), "point"))
 	}
@@ -96,7 +81,7 @@ func (r *benchReport) key(shape *cases.Shape, p ring.Pass) string {
 	for _, h := range w.hosts {
 		nodes[h.Host]++
 	}
-	text := fmt.Sprintf("%s %s %s|%+v %v|%s|%s %s %s %d %s %s %s %d|%d %d|%d %v", version, revision(), kernels.LookCUDA().Archive, *shape, shape.Mask, p,
+	text := fmt.Sprintf("%s %s %s|%+v|%s|%s %s %s %d %s %s %s %d|%d %d|%d %v", version, revision(), kernels.CUDAArchive(), *shape, p,
 		o.layout, o.schedule, o.shards, o.perNode, o.machine, o.backend, o.transport, w.threads, r.options.warmup, r.options.repeats,
 		w.Size(), slices.Sorted(maps.Values(nodes)))
 	sum := sha256.Sum256([]byte(text))
@@ -135,10 +120,10 @@ func (r *benchReport) begin(ctx context.Context, a *attention) error {
 	if !known {
 		r.peak = 0
 	}
-	meta := metaRecord{
-		Type: "meta", Version: version, Revision: revision(), MPI: mpi.Version(), Launch: w.launch, Transport: a.links.describe(w),
+	meta := metaRecord{"meta", report.Meta{
+		Version: version, Revision: revision(), MPI: mpi.Version(), Launch: w.launch, Transport: a.links.describe(w),
 		Args: os.Args[1:], Started: time.Now().UTC().Format(time.RFC3339),
-	}
+	}}
 	for _, p := range r.printers {
 		if err := p.head(meta, ranks); err != nil {
 			return err
@@ -155,17 +140,17 @@ func (r *benchReport) add(ctx context.Context, a *attention, shape *cases.Shape,
 		return err
 	}
 	s := a.shape
-	what := resultKey{
+	what := report.Key{
 		Key: key, Seq: a.tokens, Batch: a.batch, Heads: s.Heads, KVHeads: s.KVHeads, HeadDim: s.HeadDim, DType: s.DType.String(), Mask: shape.Name,
 		Pass: p.String(), Layout: a.job.Batch.Layout.Name, Schedule: a.job.Schedule, Ranks: w.Size(), Backend: r.mine.Backend, Transport: a.links.kind(w),
 	}
-	result := resultRecord{Type: "result", resultKey: what, Wrong: len(failed)}
+	result := resultRecord{"result", report.Result{Key: what, Wrong: len(failed)}}
 	var samples []sampleRecord
 	var slowest []float64
 	var pairs int64
 	n := float64(len(ranks) * len(stats))
 	for i := range stats {
-		sample := sampleRecord{Type: "sample", resultKey: what, Repeat: i}
+		sample := sampleRecord{"sample", report.Sample{Key: what, Repeat: i}}
 		for _, x := range ranks {
 			sample.TimeS = append(sample.TimeS, x.Stats[i].Wall.Seconds())
 			result.KernelS += x.Stats[i].Kernel.Seconds() / n

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"ringattn/cases"
+	"ringattn/report"
 	"ringattn/ring"
 	"ringattn/segments"
 )
@@ -51,11 +52,11 @@ func TestFLOPs(t *testing.T) {
 func TestQuantiles(t *testing.T) {
 	for _, c := range []struct {
 		samples []float64
-		want    quantiles
+		want    report.Quantiles
 	}{
-		{[]float64{3}, quantiles{3, 3, 3, 3}},
-		{[]float64{4, 1, 2, 3}, quantiles{1, 2.5, 4, 4}},
-		{[]float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}, quantiles{1, 10.5, 19, 20}},
+		{[]float64{3}, report.Quantiles{Min: 3, Median: 3, P95: 3, Max: 3}},
+		{[]float64{4, 1, 2, 3}, report.Quantiles{Min: 1, Median: 2.5, P95: 4, Max: 4}},
+		{[]float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}, report.Quantiles{Min: 1, Median: 10.5, P95: 19, Max: 20}},
 	} {
 		if got := *newQuantiles(c.samples); got != c.want {
 			t.Errorf("%v: %+v, want %+v", c.samples, got, c.want)

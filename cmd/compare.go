@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"ringattn/report"
 	"ringattn/ring"
 )
 
@@ -43,7 +44,7 @@ func (o *options) compare(c *cobra.Command, shape *shapeFlags, in string) error 
 			plain := float64(p.batch) * float64(p.tokens) * float64(p.shape.KVTokenBytes()) * float64(max(o.ranks-1, 1))
 			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%s\t%s\t%s\t\n", maskText(p.mask, p.tokens), p.tokens, choice.Layout, choice.Schedule,
 				r.Forward.PairsMaxOverMean, r.Forward.TokensMaxOverMean, total(r.Forward.BytesSent)/plain, total(r.Backward.BytesSent)/plain,
-				total(r.Forward.BytesBetweenNodes)/plain, bytesText(most(r.Backward.MemoryBytes)),
+				total(r.Forward.BytesBetweenNodes)/plain, report.FormatBytes(most(r.Backward.MemoryBytes)),
 				secondsText(r.predicted[ring.Forward].Time), secondsText(r.predicted[ring.Backward].Time))
 		}
 	}

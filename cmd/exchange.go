@@ -3,6 +3,7 @@ package cmd
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 )
 
@@ -14,6 +15,34 @@ func gatherAll[T any](ctx context.Context, w *world, x T) ([]T, error) {
 // shareAll gives every rank everybody's x.
 func shareAll[T any](ctx context.Context, w *world, x T) ([]T, error) {
 	return exchange(x, func(text []byte) ([][]byte, error) { return w.AllGather(ctx, text) })
+}
+
+// fromRoot gives every rank what make makes on rank 0, or its error.
+func fromRoot[T any](ctx context.Context, w *world, make func() (T, error)) (x T, err error) {
+	var told struct {
+		X    T
+		Err  string
+		Code int
+	}
+	var text []byte
+	if w.Rank() == 0 {
+		if told.X, err = make(); err != nil {
+			told.Err, told.Code = err.Error(), exitCode(err)
+		}
+		if text, err = json.Marshal(told); err != nil {
+			return x, err
+		}
+	}
+	if text, err = w.Bcast(ctx, 0, text); err != nil {
+		return x, err
+	}
+	if err := json.Unmarshal(text, &told); err != nil {
+		return x, fmt.Errorf("what rank 0 tells: %w", err)
+	}
+	if told.Err != "" {
+		return x, withCode(told.Code, errors.New(told.Err))
+	}
+	return told.X, nil
 }
 
 // exchange is a collective of values, by one of texts.

@@ -2,7 +2,6 @@ package cmd
 
 import (
 	"context"
-	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
@@ -76,20 +75,8 @@ func (w *world) newJob(ctx context.Context, p *problem) (*ring.Job, error) {
 	o, nodes := w.options, w.nodes()
 	c, ok := o.chosen()
 	if !ok {
-		var text []byte
 		var err error
-		if w.Rank() == 0 {
-			if c, err = o.choose(p, w.Size(), nodes); err != nil {
-				return nil, err
-			}
-			if text, err = json.Marshal(c); err != nil {
-				return nil, err
-			}
-		}
-		if text, err = w.Bcast(ctx, 0, text); err != nil {
-			return nil, err
-		}
-		if err := json.Unmarshal(text, &c); err != nil {
+		if c, err = fromRoot(ctx, w, func() (choice, error) { return o.choose(p, w.Size(), nodes) }); err != nil {
 			return nil, err
 		}
 	}

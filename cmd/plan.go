@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"ringattn/report"
 	"ringattn/ring"
 	"ringattn/segments"
 	"ringattn/shard"
@@ -223,18 +224,18 @@ func (r *planReport) print(out io.Writer, job *ring.Job, p *problem, steps bool)
 		proved = fmt.Sprintf("not proved (more than %d ranks)", proofRanks)
 	}
 	fmt.Fprintf(out, "%s, layout %s, schedule %s; the plan is %s\n", plural(r.Ranks, "rank"), r.Layout, r.Schedule, proved)
-	for pass, report := range []*passReport{&r.Forward, &r.Backward} {
-		fmt.Fprintf(out, "\n%v: pairs max/mean %.3f, tokens max/mean %.3f\n", ring.Pass(pass), report.PairsMaxOverMean, report.TokensMaxOverMean)
+	for pass, of := range []*passReport{&r.Forward, &r.Backward} {
+		fmt.Fprintf(out, "\n%v: pairs max/mean %.3f, tokens max/mean %.3f\n", ring.Pass(pass), of.PairsMaxOverMean, of.TokensMaxOverMean)
 		if r.predicted != nil {
 			x := r.predicted[pass]
 			fmt.Fprintf(out, "predicted %s, of it %s exposed (mean over ranks)\n", secondsText(x.Time), secondsText(x.Exposed))
 		}
 		t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 		fmt.Fprint(t, "rank\ttokens of a row\tpairs\tsent\tleast\tbetween nodes\tmemory\tsteps\t\n")
-		for rank, pairs := range report.Pairs {
+		for rank, pairs := range of.Pairs {
 			fmt.Fprintf(t, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%d\t\n", rank, spansText(job.Batch.Layout.Spans[rank]), pairs,
-				bytesText(report.BytesSent[rank]), bytesText(report.BytesLeast[rank]), bytesText(report.BytesBetweenNodes[rank]),
-				bytesText(report.MemoryBytes[rank]), report.Steps[rank])
+				report.FormatBytes(of.BytesSent[rank]), report.FormatBytes(of.BytesLeast[rank]), report.FormatBytes(of.BytesBetweenNodes[rank]),
+				report.FormatBytes(of.MemoryBytes[rank]), of.Steps[rank])
 		}
 		if err := t.Flush(); err != nil {
 			return err

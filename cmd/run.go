@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"ringattn/report"
 	"ringattn/ring"
 	"ringattn/shard"
 	"ringattn/tensorfile"
@@ -253,12 +254,12 @@ func (w *world) reportRun(ctx context.Context, a *attention, mine rankReport, in
 	fmt.Fprint(t, "rank\thost\tCPUs\tthreads\ttokens\tpass\ttime\tkernel\texposed wait\tsent\tpairs\tmemory\t\n")
 	for r, x := range ranks {
 		for i, p := range x.Passes {
-			memory := bytesText(x.Need)
+			memory := report.FormatBytes(x.Need)
 			if i > 0 {
 				memory = "\""
 			}
 			fmt.Fprintf(t, "%d\t%s\t%s\t%d\t%d\t%v\t%s\t%s\t%s\t%s\t%d\t%s\t\n", r, x.Host, x.CPUs, x.Threads, x.Tokens, a.passList()[i],
-				millis(p.Wall), millis(p.Kernel), millis(p.Exposed), bytesText(p.BytesSent), p.Pairs, memory)
+				millis(p.Wall), millis(p.Kernel), millis(p.Exposed), report.FormatBytes(p.BytesSent), p.Pairs, memory)
 		}
 	}
 	if err := t.Flush(); err != nil {
@@ -296,7 +297,7 @@ func (w *world) reportRun(ctx context.Context, a *attention, mine rankReport, in
 			need += x.Need
 		}
 	}
-	fmt.Fprintf(w.out, "memory     %s: %s of tensors and buffers planned%s, %s (%d bytes) resident at the peak\n", who, bytesText(need), where, bytesText(peak), peak)
+	fmt.Fprintf(w.out, "memory     %s: %s of tensors and buffers planned%s, %s (%d bytes) resident at the peak\n", who, report.FormatBytes(need), where, report.FormatBytes(peak), peak)
 	fmt.Fprintf(w.out, "wrote      %s\n", outPath)
 	return nil
 }

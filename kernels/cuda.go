@@ -38,6 +38,9 @@ func CUDA(device int) (ring.Backend, error) {
 	return deviceTable{t}, nil
 }
 
+// CUDAArchive says which build of the kernels the binary has.
+func CUDAArchive() string { return archive }
+
 // LookCUDA says what CUDA there is for this process. It takes nothing of any GPU.
 func LookCUDA() CUDAFacts {
 	var c C.rattn_cuda_facts

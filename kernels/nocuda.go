@@ -17,6 +17,9 @@ var errNoCUDA = errors.New("kernels: this binary was built without the CUDA kern
 // CUDA fails: the binary was built without the CUDA kernels.
 func CUDA(device int) (ring.Backend, error) { return nil, errNoCUDA }
 
+// CUDAArchive says that there is no build of the kernels.
+func CUDAArchive() string { return "" }
+
 // LookCUDA says that the binary was built without the CUDA kernels.
 func LookCUDA() CUDAFacts { return CUDAFacts{Why: errNoCUDA} }
 

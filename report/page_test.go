@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"math"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -19,15 +18,7 @@ import (
 // pageOf is the page of the golden records.
 func pageOf(t *testing.T) string {
 	t.Helper()
-	var texts []string
-	for _, name := range []string{"first", "second"} {
-		text, err := os.ReadFile("testdata/" + name + ".jsonl")
-		if err != nil {
-			t.Fatal(err)
-		}
-		texts = append(texts, string(text))
-	}
-	return htmlOf(t, merged(t, texts...))
+	return htmlOf(t, merged(t, goldenRecords(t)...))
 }
 
 func htmlOf(t *testing.T, s *Study) string {

@@ -44,7 +44,7 @@ type GPU struct {
 
 // Key says what was timed.
 type Key struct {
-	Key       string `json:"key"` // of build, shape, pass, setting and world; may be ""
+	Key       string `json:"key"` // of build, shape, pass, setting and world: what bench --resume goes by; may be ""
 	Seq       int    `json:"seq"`
 	Batch     int    `json:"batch"`
 	Heads     int    `json:"heads"`
@@ -74,17 +74,17 @@ type Result struct {
 	KernelS       float64    `json:"kernel_s"`
 	ExposedS      float64    `json:"exposed_s"`
 	TFLOPSPerRank float64    `json:"tflops_per_rank"`
-	PeakFraction  *float64   `json:"peak_fraction"`
-	BytesSent     int64      `json:"bytes_sent"`
-	MemoryBytes   int64      `json:"memory_bytes"`
-	Wrong         int        `json:"wrong"` // tensors beyond their bounds
+	PeakFraction  *float64   `json:"peak_fraction"` // nil where the peak is not known
+	BytesSent     int64      `json:"bytes_sent"`    // by all ranks
+	MemoryBytes   int64      `json:"memory_bytes"`  // of the fullest rank
+	Wrong         int        `json:"wrong"`         // tensors beyond their bounds
 }
 
 // Quantiles are of the slowest rank's time over repeats, in seconds.
 type Quantiles struct {
 	Min    float64 `json:"min"`
 	Median float64 `json:"median"`
-	P95    float64 `json:"p95"`
+	P95    float64 `json:"p95"` // nearest rank
 	Max    float64 `json:"max"`
 }
 

@@ -343,8 +343,9 @@ func TestWrongResultsHaveNoFigures(t *testing.T) {
 	}
 }
 
-// The golden text: what changes a table shows up as a diff.
-func TestGoldenText(t *testing.T) {
+// goldenRecords are the files of records that the golden text and the page are of.
+func goldenRecords(t *testing.T) []string {
+	t.Helper()
 	var texts []string
 	for _, name := range []string{"first", "second"} {
 		text, err := os.ReadFile("testdata/" + name + ".jsonl")
@@ -353,6 +354,12 @@ func TestGoldenText(t *testing.T) {
 		}
 		texts = append(texts, string(text))
 	}
+	return texts
+}
+
+// The golden text: what changes a table shows up as a diff.
+func TestGoldenText(t *testing.T) {
+	texts := goldenRecords(t)
 	var got strings.Builder
 	if err := merged(t, texts...).Text(&got); err != nil {
 		t.Fatal(err)

@@ -113,7 +113,7 @@ func (s *Study) resultCells() [][]string {
 			peak = fmt.Sprintf("%.1f", 100**x.PeakFraction)
 		}
 		all = append(all, append(row, formatMS(x.TimeS.Min), formatMS(x.TimeS.Median), formatMS(x.TimeS.P95), formatMS(x.TimeS.Max),
-			formatMS(x.KernelS), formatMS(x.ExposedS), formatRate(x.TFLOPSPerRank), peak, formatBytes(x.BytesSent), formatBytes(x.MemoryBytes), "0"))
+			formatMS(x.KernelS), formatMS(x.ExposedS), formatRate(x.TFLOPSPerRank), peak, FormatBytes(x.BytesSent), FormatBytes(x.MemoryBytes), "0"))
 	}
 	return all
 }
@@ -164,8 +164,8 @@ func (r *Rank) place() string {
 	return text
 }
 
-// formatBytes is in binary units.
-func formatBytes(n int64) string {
+// FormatBytes is a size for people, in binary units.
+func FormatBytes(n int64) string {
 	const unit = 1024
 	if n < unit {
 		return fmt.Sprintf("%d B", n)

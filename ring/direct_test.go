@@ -122,14 +122,7 @@ func TestDirectDoesNotGrowWithTheRanks(t *testing.T) {
 			"zigzag": mustSchedule(t, segments.Zigzag(each*ranks, ranks), segments.Mask{Causal: true, Rows: doc}, "direct"),
 		} {
 			for rank := range ranks {
-				keys, grads := 0, 0
-				for slot, n := range ring.SlotTokens(job.PlanOf(rank, ring.Backward)) {
-					if slot.Grad {
-						grads += n
-					} else {
-						keys += n
-					}
-				}
+				keys, grads := slotTokens(job, rank)
 				if keys > each*3/2 || grads > each*7/2 {
 					t.Errorf("%s, %d ranks: rank %d has slots for the keys of %d tokens and the gradients of %d", name, ranks, rank, keys, grads)
 				}

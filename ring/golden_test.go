@@ -104,19 +104,24 @@ func TestNobodyReceivesWhatItDoesNotNeed(t *testing.T) {
 	}
 }
 
+// slotTokens is for how many tokens a rank has slots backward: of keys, of gradients.
+func slotTokens(job *ring.Job, rank int) (keys, grads int) {
+	for slot, n := range ring.SlotTokens(job.PlanOf(rank, ring.Backward)) {
+		if slot.Grad {
+			grads += n
+		} else {
+			keys += n
+		}
+	}
+	return keys, grads
+}
+
 // No rank has room for more keys and values of others than one and a half chunks,
 // nor for more gradients than three and a half, and none for more than is needed.
 func TestSlots(t *testing.T) {
 	job := mustJob(t, segments.Contiguous(4096, 16), segments.Mask{Causal: true, Rows: []segments.Row{segments.SingleDocument(4096)}})
 	for rank := range job.Ranks() {
-		keys, grads := 0, 0
-		for slot, n := range ring.SlotTokens(job.PlanOf(rank, ring.Backward)) {
-			if slot.Grad {
-				grads += n
-			} else {
-				keys += n
-			}
-		}
+		keys, grads := slotTokens(job, rank)
 		if keys > 256*3/2 || grads > 256*7/2 {
 			t.Errorf("rank %d has slots for the keys of %d tokens and the gradients of %d", rank, keys, grads)
 		}
