@@ -87,6 +87,8 @@ int run_all(const rattn_backend *b, rattn_ctx *ctx, bool quick, int only) {
       run({dtype, 2, 1, dim, 130, 150, FULL, 2, 0, 0, 1.0f});
     }
     run({dtype, 2, 1, 64, 100, 150, RAGGED, 3, 0, 0, 0, 9});
+    // An lse so low that for keys that are not there, whose scores are 0, p would be Inf.
+    run({dtype, 2, 1, 64, 100, 1, FULL, 1, 0, 0, 0, 9});
   }
   // Inf and NaN reach who sees them and nobody else.
   const double odd[] = {NAN, INFINITY, -INFINITY};

@@ -112,5 +112,9 @@ extern "C" int64_t rattn_cuda_workspace(int32_t device, const rattn_shape *s, in
     bytes += q;
   if (backward && major == 9 && s->dtype != RATTN_F32 && s->head_dim > 256)
     bytes += hopper_backward_bytes(s, rows, tokens);
+  // hopper_backward_d256.cu: lse and delta of tiles of 64 rows. What is kept of ds is not counted:
+  // where it finds no room other kernels do without.
+  if (backward && major == 9 && s->dtype != RATTN_F32 && s->head_dim >= 8 && s->head_dim <= 256)
+    bytes += (rows / 64 + 1) * s->heads * 512;
   return bytes;
 }

@@ -22,6 +22,10 @@ constexpr int64_t KEPT_BYTES = 4LL << 30;
 
 // The most bytes of workspace, beside tile lists, of a backward of so many rows and keys, or fewer.
 int64_t hopper_backward_bytes(const rattn_shape *s, int64_t rows, int64_t tokens);
+// And for head_dim in [8, 256]; where there is no memory for what it keeps it leaves *done false,
+// and enqueues nothing.
+bool has_hopper_backward_d256(const rattn_ctx *ctx, const rattn_shape *s, int64_t tokens);
+int32_t hopper_backward_d256(rattn_ctx *ctx, int32_t dtype, const Call &c, bool *done);
 
 }  // namespace rattn
 

@@ -187,6 +187,11 @@ int32_t enqueue_backward(rattn_ctx *ctx, const rattn_backward_args *a) {
     if (status == RATTN_OK) status = check(ctx, find_reach(ctx->stream, c, (float *)ctx->reach.p), "ranges");
   }
   if (status == RATTN_OK && has_hopper_backward(ctx, s, a->tokens)) return hopper_backward(ctx, dtype, c);
+  if (status == RATTN_OK && has_hopper_backward_d256(ctx, s, a->tokens)) {
+    bool done;
+    status = hopper_backward_d256(ctx, dtype, c, &done);
+    if (done) return status;  // else there is no memory for what it keeps
+  }
   for (int i = 0; i < count && status == RATTN_OK; i++) status = launch(ctx, list[i], c);
   return status;
 }
