@@ -13,6 +13,10 @@ bool has_hopper_forward(const rattn_ctx *ctx, const rattn_shape *s, int64_t toke
 // Enqueues a forward. c is complete but for the tile lists.
 int32_t hopper_forward(rattn_ctx *ctx, int32_t dtype, Call c);
 
+// The same for head_dim up to 256.
+bool has_hopper_forward_d256(const rattn_ctx *ctx, const rattn_shape *s, int64_t tokens);
+int32_t hopper_forward_d256(rattn_ctx *ctx, int32_t dtype, Call c);
+
 // The same for the backward.
 bool has_hopper_backward(const rattn_ctx *ctx, const rattn_shape *s, int64_t tokens);
 int32_t hopper_backward(rattn_ctx *ctx, int32_t dtype, const Call &c);

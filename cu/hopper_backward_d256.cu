@@ -9,9 +9,8 @@
 
 namespace rattn {
 
-// What ds may take in all, in two buffers, and the fewest steps of 64 rows of a head for which
+// The fewest steps of 64 rows of a head for which
 // dk and dv are worth another reading and writing.
-constexpr int64_t KEPT_BYTES = 4LL << 30;
 constexpr int32_t LEAST_STEPS = 32;
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -264,10 +264,8 @@ DEVICE void store_keys(const Call &call, const KeptBlock<P> &b, int key, int val
     const int64_t row = key + 8 * i;
     if (row >= call.tokens) continue;
     float *dst = call.dkv + ((2 * row + value) * call.kv_heads + b.kv_head) * call.dim;
-#pragma unroll
-    for (int n = 0; n < P::DIM / 8; n++)
-      store_pair(dst, 8 * n + 2 * (lane % 4), call.dim, factor * sums[4 * n + 2 * i],
-                 factor * sums[4 * n + 2 * i + 1], true);
+    store_pairs<P::DIM / 8, 4>(dst, 2 * (lane % 4), call.dim, factor, 1, true,
+                               [&](int n, int e) { return sums[4 * n + 2 * i + e]; });
   }
 }
 

@@ -159,10 +159,8 @@ DEVICE void sum_rows(const HopperKept &a, const RowBlock<P> &b, int which, int w
     const int64_t r = row + 8 * i;
     if (r >= call.rows || b.tile + which >= a.first_tile + call.tiles) continue;
     float *dst = call.dq + (r * call.heads + head) * call.dim;
-#pragma unroll
-    for (int n = 0; n < P::DIM / 8; n++)
-      store_pair(dst, 8 * n + 2 * (lane % 4), call.dim, factor * sums[4 * n + 2 * i],
-                 factor * sums[4 * n + 2 * i + 1], !call.first);
+    store_pairs<P::DIM / 8, 4>(dst, 2 * (lane % 4), call.dim, factor, 1, !call.first,
+                               [&](int n, int e) { return sums[4 * n + 2 * i + e]; });
   }
 }
 

@@ -22,11 +22,7 @@
 #ifndef RATTN_HOPPER_FORWARD_CUH
 #define RATTN_HOPPER_FORWARD_CUH
 
-#include <limits.h>
-
-#include "call.h"
-#include "ptx.cuh"
-#include "store.cuh"
+#include "hopper_fold.cuh"
 
 namespace rattn {
 namespace {

@@ -141,7 +141,9 @@ int32_t enqueue_forward(rattn_ctx *ctx, const rattn_forward_args *a) {
   c.out = a->out + row * s->head_dim, c.lse = a->lse + row;
   const int32_t status = prepare_tensors(ctx, s, dtype, from_row(a->q, s, a->rows.start), a->kv, nullptr, &c);
   if (status != RATTN_OK) return status;
-  return has_hopper_forward(ctx, s, a->tokens) ? hopper_forward(ctx, dtype, c) : launch(ctx, k, c);
+  if (has_hopper_forward(ctx, s, a->tokens)) return hopper_forward(ctx, dtype, c);
+  if (has_hopper_forward_d256(ctx, s, a->tokens)) return hopper_forward_d256(ctx, dtype, c);
+  return launch(ctx, k, c);
 }
 
 int32_t enqueue_backward(rattn_ctx *ctx, const rattn_backward_args *a) {

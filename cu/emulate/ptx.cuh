@@ -138,6 +138,8 @@ DEVICE void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t fu
   emulate::load_row(to, from, bytes, full);
 }
 
+DEVICE void barrier_arrive(int id, int threads) { emulate::barrier_arrive(id, threads); }
+
 }  // namespace rattn
 
 #endif
