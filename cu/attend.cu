@@ -17,17 +17,15 @@ constexpr const char *name_of(Kind k) {
 }
 
 template <class P>
-Kernel kernel(int32_t variant = 0) {
+Kernel kernel() {
   const int32_t dtype = P::T::UNIT == Bf16::UNIT ? RATTN_BF16 : RATTN_F16;
-  return {P::KIND,         dtype,           P::DIM,
-          variant,         P::ROWS,         P::STREAM,
-          P::THREADS,      P::SHARED_BYTES, (const void *)attend<P>,
+  return {P::KIND,         dtype,      P::DIM,          P::ROWS,
+          P::STREAM,       P::THREADS, P::SHARED_BYTES, (const void *)attend<P>,
           name_of(P::KIND)};
 }
 
 // Tiles: warps down and across, stream rows, dims of a chunk of scores, rows of a chunk
-// to accumulate, slots, blocks of a multiprocessor. RATTN_TUNE adds what is to be tried
-// beside the kernels in use.
+// to accumulate, slots, blocks of a multiprocessor.
 Kernels JOIN(kernels_, RATTN_NAME, _, RATTN_DIM);
 const Kernel *JOIN(kernels_, RATTN_NAME, _, RATTN_DIM)(int *count) {
   using T = RATTN_T;
@@ -36,51 +34,20 @@ const Kernel *JOIN(kernels_, RATTN_NAME, _, RATTN_DIM)(int *count) {
     kernel<Tile<T, FORWARD, 64, 4, 1, 64, 64, 64, 4, 2>>(),
     kernel<Tile<T, D_Q, 64, 4, 1, 64, 64, 64, 4, 2>>(),
     kernel<Tile<T, D_KV, 64, 4, 1, 32, 64, 32, 4, 2>>(),
-#ifdef RATTN_TUNE
-    kernel<Tile<T, FORWARD, 64, 4, 1, 64, 64, 64, 2, 3>>(1),
-    kernel<Tile<T, FORWARD, 64, 4, 1, 32, 64, 32, 4, 4>>(2),
-    kernel<Tile<T, FORWARD, 64, 4, 1, 48, 64, 48, 4, 3>>(3),
-    kernel<Tile<T, D_Q, 64, 4, 1, 32, 64, 32, 4, 3>>(1),
-    kernel<Tile<T, D_Q, 64, 4, 1, 48, 64, 48, 4, 2>>(2),
-    kernel<Tile<T, D_KV, 64, 2, 2, 64, 64, 64, 4, 3>>(1),
-    kernel<Tile<T, D_KV, 64, 4, 2, 64, 64, 64, 4, 1>>(2),
-#endif
 #elif RATTN_DIM == 128
     kernel<Tile<T, FORWARD, 128, 4, 1, 64, 128, 64, 3, 2>>(),
     kernel<Tile<T, D_Q, 128, 4, 1, 32, 128, 32, 4, 2>>(),
     kernel<Tile<T, D_KV, 128, 4, 2, 64, 128, 64, 4, 1>>(),
-#ifdef RATTN_TUNE
-    kernel<Tile<T, FORWARD, 128, 4, 1, 48, 128, 48, 3, 2>>(1),
-    kernel<Tile<T, FORWARD, 128, 4, 1, 32, 128, 32, 4, 2>>(2),
-    kernel<Tile<T, FORWARD, 128, 4, 2, 64, 128, 64, 3, 1>>(3),
-    kernel<Tile<T, D_Q, 128, 4, 2, 64, 128, 64, 3, 1>>(1),
-    kernel<Tile<T, D_Q, 128, 2, 2, 64, 128, 64, 3, 2>>(2),
-    kernel<Tile<T, D_KV, 128, 2, 2, 64, 128, 64, 3, 2>>(1),
-    kernel<Tile<T, D_KV, 128, 4, 2, 64, 128, 64, 3, 1>>(2),
-#endif
 #elif RATTN_DIM == 256
     kernel<Tile<T, FORWARD, 256, 4, 2, 64, 256, 64, 2, 1>>(),
     kernel<Tile<T, D_Q, 256, 4, 2, 64, 256, 64, 2, 1>>(),
     kernel<Tile<T, D_V, 256, 4, 2, 64, 256, 64, 2, 1>>(),
     kernel<Tile<T, D_K, 256, 4, 2, 64, 256, 64, 2, 1>>(),
-#ifdef RATTN_TUNE
-    kernel<Tile<T, FORWARD, 256, 2, 2, 64, 128, 32, 3, 2>>(1),
-    kernel<Tile<T, FORWARD, 256, 4, 2, 64, 128, 32, 4, 1>>(2),
-    kernel<Tile<T, D_V, 256, 2, 2, 64, 128, 32, 3, 2>>(1),
-    kernel<Tile<T, D_V, 256, 4, 2, 64, 128, 32, 4, 1>>(2),
-#endif
 #elif RATTN_DIM == 512
     kernel<Tile<T, FORWARD, 512, 2, 4, 128, 64, 16, 5, 1>>(),
     kernel<Tile<T, D_Q, 512, 2, 4, 128, 64, 16, 5, 1>>(),
     kernel<Tile<T, D_V, 512, 2, 4, 128, 64, 16, 5, 1>>(),
     kernel<Tile<T, D_K, 512, 2, 4, 128, 64, 16, 5, 1>>(),
-#ifdef RATTN_TUNE
-    kernel<Tile<T, FORWARD, 512, 2, 4, 128, 128, 32, 4, 1>>(1),
-    kernel<Tile<T, FORWARD, 512, 2, 4, 64, 128, 16, 8, 1>>(2),
-    kernel<Tile<T, D_V, 512, 2, 4, 128, 128, 32, 4, 1>>(1),
-    kernel<Tile<T, D_Q, 512, 2, 4, 64, 128, 16, 5, 1>>(1),
-    kernel<Tile<T, D_K, 512, 2, 4, 64, 128, 16, 5, 1>>(1),
-#endif
 #elif RATTN_DIM == 0
     // For GPUs with less shared memory than sm_90, in the order of preference.
     kernel<Tile<T, D_KV, 128, 2, 2, 64, 128, 64, 3, 1>>(),

@@ -7,9 +7,8 @@ namespace rattn {
 template <Kind KIND, int DIM>
 Kernel kernel_f32(const char *name) {
   using P = TileF32<KIND, DIM>;
-  return {
-      KIND, RATTN_F32, DIM, 0, P::ROWS, P::STREAM, P::THREADS, P::SHARED_BYTES, (const void *)attend_f32<P>,
-      name};
+  return {KIND, RATTN_F32, DIM, P::ROWS, P::STREAM, P::THREADS, P::SHARED_BYTES, (const void *)attend_f32<P>,
+          name};
 }
 
 #define ALL_KINDS(dim)                                                      \

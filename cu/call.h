@@ -56,7 +56,6 @@ struct Call {
 struct Kernel {
   Kind kind;
   int32_t dtype, dim;          // head_dim up to dim
-  int32_t variant;             // 0, or one to be tried in its place
   int32_t stationary, stream;  // rows of a tile
   int32_t threads, shared_bytes;
   const void *entry;

@@ -65,6 +65,23 @@ int run_all(const rattn_backend *b, rattn_ctx *ctx, bool quick, int only) {
         run({dtype, above[n % 5][0], above[n % 5][1], n % 7 ? 512 : 328, rows, keys, (Mask)(n % MASKS),
              1 + n % 2, n % 3});
       }
+  // And up to 256, where sm_90's tiles are of 128 or 192 rows.
+  for (int dim : {64, 96, 128, 192, 256})
+    for (int rows : {1, 15, 16, 17, 24, 129})
+      for (int keys : {1, 65, 127, 129, 300})
+        for (int dtype = 1; dtype < 3; dtype++, n++) {
+          if (quick && n % 13) continue;
+          run({dtype, above[n % 5][0], above[n % 5][1], dim, rows, keys, (Mask)(n % MASKS), 1 + n % 2,
+               n % 3});
+        }
+  // Many tiles of keys, so that rings go round.
+  for (int dim : {64, 96, 128, 192, 256})
+    for (int dtype = 1; dtype < 3; dtype++)
+      run({dtype, 4, 2, dim, 150, 1100, dtype == 1 ? CAUSAL : RAGGED, 1});
+  // The same with large scores, so that maxima move late.
+  for (int dtype = 1; dtype < 3; dtype++) run({dtype, 2, 1, 64, 40, 900, FULL, 1, 0, 0, 0, 4});
+  // Heads whose keys and values do not fit L2 together.
+  if (!quick) run({RATTN_BF16, 3, 3, 256, 70, 16384, CAUSAL, 1});
   for (int mask = 0; mask < MASKS; mask++)
     for (int dtype = 1; dtype < 3; dtype++)
       for (int heads : {1, 2, 8}) {
@@ -87,6 +104,8 @@ int run_all(const rattn_backend *b, rattn_ctx *ctx, bool quick, int only) {
       run({dtype, 2, 1, dim, 130, 150, FULL, 2, 0, 0, 1.0f});
     }
     run({dtype, 2, 1, 64, 100, 150, RAGGED, 3, 0, 0, 0, 9});
+    // An lse so low that for keys that are not there, whose scores are 0, p would be Inf.
+    run({dtype, 2, 1, 64, 100, 1, FULL, 1, 0, 0, 0, 9});
   }
   // Inf and NaN reach who sees them and nobody else.
   const double odd[] = {NAN, INFINITY, -INFINITY};

@@ -39,7 +39,7 @@ struct rattn_ctx {
   char name[128], error[512];
   int32_t shared_bytes, processors;  // shared memory that a block may have
   int32_t architecture;              // 90 for sm_90
-  int32_t variant;                   // of kernels, where there are several; set by the driver
+  bool portable;                     // no kernels for sm_90a alone; set by the driver
   int64_t kept_bytes;                // for weights of the Hopper backward; set to less by the driver
   cudaStream_t stream;
   rattn::Fault *fault, *fault_on_device;

@@ -110,7 +110,8 @@ extern "C" int64_t rattn_cuda_workspace(int32_t device, const rattn_shape *s, in
     bytes += q + kv + (backward ? q : 0);
   else if (s->dtype != RATTN_F32 && s->scale < 0)
     bytes += q;
-  if (backward && major == 9 && s->dtype != RATTN_F32 && s->head_dim > 256)
-    bytes += hopper_backward_bytes(s, rows, tokens);
+  if (backward && major == 9 && s->dtype != RATTN_F32 && s->head_dim >= 8 && s->head_dim <= 512)
+    bytes += s->head_dim > 256 ? hopper_backward_bytes(s, rows, tokens)
+                               : hopper_backward_d256_bytes(s, rows, tokens);
   return bytes;
 }

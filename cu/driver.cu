@@ -1,7 +1,7 @@
 // driver.cu: checks and times the CUDA backend by itself, without Go and MPI.
 //
-//   driver [--device N] [--quick] [--only D] check
-//   driver [--device N] [--variant N] [--forward] [--fold] bench [DTYPE,HEADS/KV,DIM,SEQ,MASK ...]
+//   driver [--device N] [--portable] [--quick] [--only D] [--kept BYTES] check
+//   driver [--device N] [--portable] [--forward] [--fold] bench [DTYPE,HEADS/KV,DIM,SEQ,MASK ...]
 //
 // Masks: full; the others are causal: causal, window:W, docs:N (documents of N tokens),
 // docs:FILE (a length a line), docs:lognormal:MEDIAN:SIGMA.
@@ -11,8 +11,10 @@
 // long ones (mean over 0.5 s back to back, after 0.3 s of the same: GPUs lower their clock
 // when they draw too much power). FLOPs are 4 heads dim pairs forward and 2.5 times that
 // backward. A few rows and keys of the result are checked before. --forward leaves the
-// backward out. --variant takes other kernels, where a build has them; with one that
-// there is not (say 9), those for sm_80 in place of those for sm_90a.
+// backward out; --fold adds to results that are there, as a step of a ring does.
+//
+// --portable takes the kernels for sm_80 in place of those for sm_90a. --kept gives the Hopper
+// backward fewer bytes for weights, so that calls go part by part.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -300,16 +302,16 @@ struct Bench {
 };
 
 int main(int argc, char **argv) {
-  int device = 0, variant = 0, only = 0, wrong = 0;
-  bool quick = false, forward_only = false, fold = false;
+  int device = 0, only = 0, wrong = 0;
+  bool portable = false, quick = false, forward_only = false, fold = false;
   int64_t kept = 0;
   const char *command = NULL;
   std::vector<const char *> shapes;
   for (int i = 1; i < argc; i++) {
     if (!strcmp(argv[i], "--device") && i + 1 < argc)
       device = atoi(argv[++i]);
-    else if (!strcmp(argv[i], "--variant") && i + 1 < argc)
-      variant = atoi(argv[++i]);  // kernels of a build with -DRATTN_TUNE
+    else if (!strcmp(argv[i], "--portable"))
+      portable = true;
     else if (!strcmp(argv[i], "--only") && i + 1 < argc)
       only = atoi(argv[++i]);  // head_dim of the cases
     else if (!strcmp(argv[i], "--kept") && i + 1 < argc)
@@ -327,8 +329,8 @@ int main(int argc, char **argv) {
   }
   if (!command || (strcmp(command, "check") && strcmp(command, "bench"))) {
     fprintf(stderr,
-            "usage: driver [--device N] [--quick] [--only DIM] [--kept BYTES] check\n"
-            "       driver [--device N] [--variant N] [--forward] [--fold] bench "
+            "usage: driver [--device N] [--portable] [--quick] [--only DIM] [--kept BYTES] check\n"
+            "       driver [--device N] [--portable] [--forward] [--fold] bench "
             "[DTYPE,HEADS/KV,DIM,SEQ,MASK ...]\n");
     return 2;
   }
@@ -338,9 +340,9 @@ int main(int argc, char **argv) {
     fprintf(stderr, "driver: open: %s\n", b->error(NULL));
     return 3;
   }
-  ctx->variant = variant;
+  ctx->portable = portable;
   if (kept) ctx->kept_bytes = kept;
-  printf("%s%s\n", b->name(ctx), variant ? ", other kernels" : "");
+  printf("%s%s\n", b->name(ctx), portable ? ", kernels for sm_80" : "");
   if (!strcmp(command, "check")) {
     wrong = run_all(b, ctx, quick, only);
   } else {

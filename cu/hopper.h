@@ -13,6 +13,10 @@ bool has_hopper_forward(const rattn_ctx *ctx, const rattn_shape *s, int64_t toke
 // Enqueues a forward. c is complete but for the tile lists.
 int32_t hopper_forward(rattn_ctx *ctx, int32_t dtype, Call c);
 
+// The same for head_dim up to 256.
+bool has_hopper_forward_d256(const rattn_ctx *ctx, const rattn_shape *s, int64_t tokens);
+int32_t hopper_forward_d256(rattn_ctx *ctx, int32_t dtype, Call c);
+
 // The same for the backward.
 bool has_hopper_backward(const rattn_ctx *ctx, const rattn_shape *s, int64_t tokens);
 int32_t hopper_backward(rattn_ctx *ctx, int32_t dtype, const Call &c);
@@ -22,6 +26,11 @@ constexpr int64_t KEPT_BYTES = 4LL << 30;
 
 // The most bytes of workspace, beside tile lists, of a backward of so many rows and keys, or fewer.
 int64_t hopper_backward_bytes(const rattn_shape *s, int64_t rows, int64_t tokens);
+
+// And for head_dim in [8, 256], where c has rows enough for what is kept to be worth it.
+bool has_hopper_backward_d256(const rattn_ctx *ctx, const rattn_shape *s, const Call &c);
+int32_t hopper_backward_d256(rattn_ctx *ctx, int32_t dtype, const Call &c);
+int64_t hopper_backward_d256_bytes(const rattn_shape *s, int64_t rows, int64_t tokens);
 
 }  // namespace rattn
 

@@ -138,7 +138,7 @@ int64_t hopper_backward_bytes(const rattn_shape *s, int64_t rows, int64_t tokens
 }
 
 bool has_hopper_backward(const rattn_ctx *ctx, const rattn_shape *s, int64_t tokens) {
-  return ctx->architecture == 90 && ctx->variant == 0 && s->dtype != RATTN_F32 && s->head_dim > 256 &&
+  return ctx->architecture == 90 && !ctx->portable && s->dtype != RATTN_F32 && s->head_dim > 256 &&
          s->head_dim <= 512 && tokens > 0;
 }
 

@@ -146,7 +146,7 @@ DEVICE void accumulate(const HopperBackward &a, const Block<P> &b, int half, int
     if (odd)
       for (int i = 0; i < 4; i++)
         if (odd >> i & 1) add_odd<P>(a.call, b, now, now.row + 16 * i, half, warp, lane, sums);
-    if (lane == 0) mbarrier_arrive(b.weights_empty(buffer));
+    mbarrier_arrive_warp(b.weights_empty(buffer), lane);
   }
   store_sums<P>(a.call, b, half, warp, lane, sums);
 }
@@ -168,8 +168,9 @@ __global__ void __cluster_dims__(HopperBackward::CLUSTER, 1, 1) __launch_bounds_
       mbarrier_init(b.score_full(i), 1), mbarrier_init(b.score_empty(i), 8);
     for (int i = 0; i < P::SUM_SLOTS; i++) mbarrier_init(b.sum_full(i), 1), mbarrier_init(b.sum_empty(i), 16);
     for (int i = 0; i < 2; i++) {
-      mbarrier_init(b.weights_full(i), 4), mbarrier_init(b.weights_empty(i), 8);
-      mbarrier_init(b.numbers_full(i), 1), mbarrier_init(b.numbers_empty(i), 4);
+      mbarrier_init(b.weights_full(i), 4 * WARP_ARRIVALS),
+          mbarrier_init(b.weights_empty(i), 8 * WARP_ARRIVALS);
+      mbarrier_init(b.numbers_full(i), WARP_ARRIVALS), mbarrier_init(b.numbers_empty(i), 4 * WARP_ARRIVALS);
     }
     mbarrier_init(b.fixed_full(), 1);
     fence_mbarrier_init();

@@ -6,7 +6,7 @@
 #include <limits.h>
 
 #include "attend.cuh"
-#include "ptx.cuh"
+#include "hopper_fold.cuh"
 #include "small.h"
 #include "store.cuh"
 
@@ -262,23 +262,8 @@ DEVICE void load_numbers(const HopperBackward &a, const Block<P> &b, int lane) {
     store_shared4(b.base + P::NUMBERS_AT + (j & 1) * 512 + lane * 16,
                   {__float_as_uint(x.x - exponent), __float_as_uint(x.y - exponent),
                    __float_as_uint(x.z - exponent), __float_as_uint(x.w - exponent)});
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(b.numbers_full(j & 1));
+    mbarrier_arrive_warp(b.numbers_full(j & 1), lane);
   }
-}
-
-// Zeroes the halves of 16 bytes of shared memory that are Inf or NaN; returns whether there
-// were any.
-template <class T>
-DEVICE bool clean_piece(uint32_t address) {
-  uint4 w = load_shared4(address);
-  const uint32_t x = odd_halves<T>(w.x), y = odd_halves<T>(w.y), z = odd_halves<T>(w.z),
-                 u = odd_halves<T>(w.w);
-  if ((x | y | z | u) == 0) return false;
-  w.x &= ~((x >> 15) * 0xffff), w.y &= ~((y >> 15) * 0xffff);
-  w.z &= ~((z >> 15) * 0xffff), w.w &= ~((u >> 15) * 0xffff);
-  store_shared4(address, w);
-  return true;
 }
 
 }  // namespace rattn

@@ -12,18 +12,18 @@ template <class P>
 struct Bounds {
   int lo[2], hi[2];
 
-  DEVICE void load(const Call &call, const Block<P> &b, int stream_row, int warp, int lane) {
+  DEVICE void load(const Call &call, int tile, int stream_row, int warp, int lane) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      const int query = P::KEYS ? stream_row + 2 * lane + i : b.tile + 16 * warp + lane / 4 + 8 * i;
+      const int query = P::KEYS ? stream_row + 2 * lane + i : tile + 16 * warp + lane / 4 + 8 * i;
       const bool there = query < call.rows;
       lo[i] = there ? __ldg(call.lo + query) : 0, hi[i] = there ? __ldg(call.hi + query) : 0;
     }
   }
 
   // Zeroes the weights of pairs that are not seen.
-  DEVICE void hide(const Block<P> &b, int stream_row, int warp, int lane, float (&w)[32]) const {
-    const int key = P::KEYS ? b.tile + 16 * warp + lane / 4 : stream_row + 2 * (lane % 4);
+  DEVICE void hide(int tile, int stream_row, int warp, int lane, float (&w)[32]) const {
+    const int key = P::KEYS ? tile + 16 * warp + lane / 4 : stream_row + 2 * (lane % 4);
 #pragma unroll
     for (int i = 0; i < 8; i++)
 #pragma unroll
@@ -131,7 +131,7 @@ DEVICE void weigh(const HopperBackward &a, const Block<P> &b, int warp, int lane
       }
     }
     Bounds<P> bounds;
-    if (!all) bounds.load(call, b, row, warp, lane);
+    if (!all) bounds.load(call, b.tile, row, warp, lane);
     float p[32], ds[P::TWO ? 32 : 1];
     const uint32_t weights = b.base + P::WEIGHTS_AT + buffer * P::BOX;
     // Rounds p to 16 bits, into shared memory.
@@ -145,7 +145,7 @@ DEVICE void weigh(const HopperBackward &a, const Block<P> &b, int warp, int lane
       __syncwarp();
     };
     auto hand_on = [&] {
-      if (j > 0 && lane == 0) mbarrier_arrive(b.weights_full(buffer ^ 1));
+      if (j > 0) mbarrier_arrive_warp(b.weights_full(buffer ^ 1), lane);
     };
 
     float columns[P::KIND == D_K ? 16 : 1];  // lse, then delta, of the columns of this lane
@@ -195,7 +195,7 @@ DEVICE void weigh(const HopperBackward &a, const Block<P> &b, int warp, int lane
           normalise(4 * i, 4 * i + 4);
           if (i == 1) {
             // p stays in the buffer of ds until it has been sent off.
-            if (!all) bounds.hide(b, row, warp, lane, p);
+            if (!all) bounds.hide(b.tile, row, warp, lane, p);
             mbarrier_wait(b.weights_empty(buffer), (j >> 1 & 1) ^ 1);
             put();  // what was in the buffer was sent off before the last ds was stored
             if (lane == 0) bulk_store(kept(row), weights + 2048 * warp, 2048);
@@ -215,7 +215,7 @@ DEVICE void weigh(const HopperBackward &a, const Block<P> &b, int warp, int lane
               P::STORE && T::UNIT == F16::UNIT ? fmaf(ds[4 * i + e], factor, -x) : ds[4 * i + e] - x;
         }
     }
-    if (!all) bounds.hide(b, row, warp, lane, p);
+    if (!all) bounds.hide(b.tile, row, warp, lane, p);
 
     if constexpr (P::STORE) {
       if (lane == 0) bulk_wait_read<0>();
@@ -225,10 +225,8 @@ DEVICE void weigh(const HopperBackward &a, const Block<P> &b, int warp, int lane
     }
     put();
     if (P::STORE && lane == 0) bulk_store(kept(row) + P::BOX, weights + 2048 * warp, 2048);
-    if (lane == 0) {
-      if (j == b.steps - 1) mbarrier_arrive(b.weights_full(buffer));
-      if (P::KIND == D_K) mbarrier_arrive(b.numbers_empty(buffer));
-    }
+    if (j == b.steps - 1) mbarrier_arrive_warp(b.weights_full(buffer), lane);
+    if (P::KIND == D_K) mbarrier_arrive_warp(b.numbers_empty(buffer), lane);
   }
   if (P::STORE && lane == 0) bulk_wait();
 }

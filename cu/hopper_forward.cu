@@ -21,13 +21,15 @@ __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
       mbarrier_init(base + V_FULL + 8 * i, 1), mbarrier_init(base + V_EMPTY + 8 * i, 2 * 4);
     }
     for (int i = 0; i < 2; i++) {
-      mbarrier_init(base + P_FULL + 8 * i, 4), mbarrier_init(base + P_EMPTY + 8 * i, 8);
-      mbarrier_init(base + P_GO + 8 * i, 4);
-      mbarrier_init(base + Q_FULL + 8 * i, 1), mbarrier_init(base + Q_EMPTY + 8 * i, 4);
+      mbarrier_init(base + P_FULL + 8 * i, 4 * WARP_ARRIVALS);
+      mbarrier_init(base + P_EMPTY + 8 * i, 8 * WARP_ARRIVALS);
+      mbarrier_init(base + P_GO + 8 * i, 4 * WARP_ARRIVALS);
+      mbarrier_init(base + Q_FULL + 8 * i, 1), mbarrier_init(base + Q_EMPTY + 8 * i, 4 * WARP_ARRIVALS);
       mbarrier_init(base + UNIT_FULL + 8 * i, 1), mbarrier_init(base + UNIT_EMPTY + 8 * i, 2 * READERS);
       store_shared(base + ODD_AT + 8 * i, INT_MAX), store_shared(base + ODD_AT + 8 * i + 4, 0);
     }
-    mbarrier_init(base + RESULT_FULL, 4), mbarrier_init(base + RESULT_EMPTY, 8);
+    mbarrier_init(base + RESULT_FULL, 4 * WARP_ARRIVALS);
+    mbarrier_init(base + RESULT_EMPTY, 8 * WARP_ARRIVALS);
     fence_mbarrier_init();
   }
   __syncthreads();
@@ -56,14 +58,14 @@ __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
 }  // namespace
 
 bool has_hopper_forward(const rattn_ctx *ctx, const rattn_shape *s, int64_t tokens) {
-  return ctx->architecture == 90 && ctx->variant == 0 && s->dtype != RATTN_F32 && s->head_dim > 256 &&
+  return ctx->architecture == 90 && !ctx->portable && s->dtype != RATTN_F32 && s->head_dim > 256 &&
          s->head_dim <= 512 && tokens > 0 && (int32_t)SHARED_BYTES <= ctx->shared_bytes;
 }
 
 int32_t hopper_forward(rattn_ctx *ctx, int32_t dtype, Call c) {
   Params p = {};
-  const int32_t group = c.heads / c.kv_heads;
-  while (p.pack_bits < 6 && group % (2 << p.pack_bits) == 0) p.pack_bits++;
+  p.group = c.heads / c.kv_heads;
+  while (p.pack_bits < 6 && p.group % (2 << p.pack_bits) == 0) p.pack_bits++;
   const int32_t tokens = ROWS >> p.pack_bits;
   p.pairs = (int32_t)((c.rows + 2 * (int64_t)tokens - 1) / (2 * tokens));
   c.tiles = 2 * p.pairs;

@@ -22,11 +22,7 @@
 #ifndef RATTN_HOPPER_FORWARD_CUH
 #define RATTN_HOPPER_FORWARD_CUH
 
-#include <limits.h>
-
-#include "call.h"
-#include "ptx.cuh"
-#include "store.cuh"
+#include "hopper_fold.cuh"
 
 namespace rattn {
 namespace {
@@ -88,6 +84,7 @@ enum { READERS = 4 + 4 + 8 };
 struct Params {
   Call call;          // call.tiles: tiles of rows of a head block, an even number
   int32_t pack_bits;  // a tile is 1 << pack_bits heads of 64 >> pack_bits tokens
+  int32_t group;      // heads that share a KV head
   int32_t pairs;      // of tiles
   int32_t units;      // pairs times blocks of heads
   int32_t *next;      // the next unit
@@ -106,7 +103,7 @@ DEVICE Unit unit_of(const Params &p, int index, int rank) {
   const int block = index / p.pairs, pair = p.pairs - 1 - (index - block * p.pairs);
   u.token = (2 * pair + rank) << (6 - p.pack_bits);
   u.head = block << p.pack_bits;
-  u.kv_head = u.head / (p.call.heads / p.call.kv_heads);
+  u.kv_head = u.head / p.group;
   const Seen own = p.call.seen[2 * pair + rank], other = p.call.seen[2 * pair + (rank ^ 1)];
   u.start = min(own.lo, other.lo);
   const int end = max(own.hi, other.hi);
@@ -168,8 +165,8 @@ DEVICE void load_ring(const Params &p, const CUtensorMap *map, uint32_t base, in
   Unit u;
   while (schedule.next<false>(u)) {
     for (int j = 0; j < u.steps; j++, parity ^= 1)
-#pragma unroll
-      for (int slot = 0; slot < SLOTS; slot++) {
+#pragma unroll 1
+      for (int slot = 0; slot < SLOTS; slot++) {  // as a loop: there are few registers
         const int x = VALUES ? slot % 2 * 256 + slot / 2 * 128 : slot * 128;
         mbarrier_wait(empty + 8 * slot, parity);
         mbarrier_expect(full + 8 * slot, SLOT);

@@ -9,50 +9,6 @@ namespace {
 
 DEVICE float load_shared_float(uint32_t address) { return __int_as_float(load_shared(address)); }
 
-// Zeros what is Inf or NaN in the values' slots of a warpgroup: weights of 0 do not take it
-// out of the sum, as 0 times Inf is NaN. Whether there was any is noted as keys from, to.
-template <class T>
-DEVICE void clean_slot(uint32_t slot, uint32_t odd_at, int key) {
-  bool odd = false;
-#pragma unroll 4
-  for (int i = threadIdx.x % 128; i < SLOT / 16; i += 128) {
-    uint4 *piece = (uint4 *)__cvta_shared_to_generic(slot + i * 16);
-    uint4 w = *piece;
-    const uint32_t x = odd_halves<T>(w.x), y = odd_halves<T>(w.y), z = odd_halves<T>(w.z),
-                   v = odd_halves<T>(w.w);
-    if ((x | y | z | v) == 0) continue;
-    odd = true;
-    w.x &= ~((x >> 15) * 0xffff);
-    w.y &= ~((y >> 15) * 0xffff);
-    w.z &= ~((z >> 15) * 0xffff);
-    w.w &= ~((v >> 15) * 0xffff);
-    *piece = w;
-  }
-  if (odd) {
-    int *range = (int *)__cvta_shared_to_generic(odd_at);
-    atomicMin(range, key);
-    atomicMax(range + 1, key + KEYS);
-  }
-}
-
-// Adds what clean_slot took out to the results of the rows that see it, and to no others.
-// The sum is lost anyway, so its weight is left out. dst is row `token`, columns from
-// column on: the thread's own pairs.
-template <class T>
-DEVICE void add_odd(const Call &c, int kv_head, int token, float *dst, int column, int from, int to) {
-  to = min(to, c.tokens);
-#pragma unroll 1
-  for (int key = max(from, c.lo[token]); key < min(to, c.hi[token]); key++) {
-    const uint16_t *v = (const uint16_t *)c.v + key * c.kv_token + (int64_t)kv_head * c.stride;
-#pragma unroll 1
-    for (int i = 0; i < 32 && column + 8 * i < c.dim; i++) {
-      const uint32_t pair = *(const uint32_t *)(v + column + 8 * i), odd = odd_halves<T>(pair);
-      if (odd & 0x8000) dst[column + 8 * i] += T::low(pair);
-      if ((odd & 0x80000000) && column + 8 * i + 1 < c.dim) dst[column + 8 * i + 1] += T::high(pair);
-    }
-  }
-}
-
 // Brings what the tile's first so many rows hold into L2, 32 columns of a row a thread and turn.
 template <class RowOf>
 DEVICE void prefetch_rows(const Call &c, int rows, int half, RowOf row_of) {
@@ -97,7 +53,8 @@ DEVICE void add_values(const Params &p, uint32_t base, int rank, int half) {
       if (first < u.all_lo || first + KEYS > u.all_hi) {
         for (int n = 0; n < 2; n++) {
           mbarrier_wait(base + V_FULL + 8 * (half + 2 * n), value_parity);
-          clean_slot<T>(base + V_AT + (half + 2 * n) * SLOT, odd_at, first);
+          clean_values<T>(base + V_AT + (half + 2 * n) * SLOT, SLOT, threadIdx.x % 128, 128, odd_at, first,
+                          KEYS);
         }
         fence_async();
         barrier(1 + half, 128);
@@ -119,8 +76,7 @@ DEVICE void add_values(const Params &p, uint32_t base, int rank, int half) {
       wgmma_wait<0>();
       keep(acc[0]), keep(acc[1]);
       release_slot(base + V_EMPTY + 8 * (half + 2), lane);
-      __syncwarp();  // all lanes have read the factors
-      if (lane == 0) mbarrier_arrive(base + P_EMPTY + 8 * buffer);
+      mbarrier_arrive_warp(base + P_EMPTY + 8 * buffer, lane);
       value_parity ^= 1;
     }
 
@@ -130,23 +86,22 @@ DEVICE void add_values(const Params &p, uint32_t base, int rank, int half) {
                 old0 = load_shared_float(base + OLD_AT + 4 * row),
                 now1 = load_shared_float(base + NOW_AT + 4 * (row + 8)),
                 old1 = load_shared_float(base + OLD_AT + 4 * (row + 8));
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(base + RESULT_EMPTY);
+    mbarrier_arrive_warp(base + RESULT_EMPTY, lane);
     const int column = half * 256 + lane % 4 * 2;
     // Not (old >= 0): an lse that was NaN makes old NaN, and has to get through.
-    if (!(old0 < 0))
-      store_pairs<32, 4>(row_of(row), column, c.dim, now0, old0, !c.first,
-                         [&](int i, int e) { return acc[i / 16][i % 16 * 4 + e]; });
-    if (!(old1 < 0))
-      store_pairs<32, 4>(row_of(row + 8), column, c.dim, now1, old1, !c.first,
-                         [&](int i, int e) { return acc[i / 16][i % 16 * 4 + 2 + e]; });
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+      if (!(old0 < 0)) store_row<0>(c, row_of(row), column + 128 * n, acc[n], now0, old0);
+      if (!(old1 < 0)) store_row<2>(c, row_of(row + 8), column + 128 * n, acc[n], now1, old1);
+    }
     const int from = load_shared(odd_at), to = load_shared(odd_at + 4);
     barrier(1 + half, 128);  // all have read before any warp finds the next
     if (from < to) {
       if (!(old0 < 0))
-        add_odd<T>(c, u.kv_head, u.token + (row >> p.pack_bits), row_of(row), column, from, to);
+        add_odd<T, 256>(c, u.kv_head, u.token + (row >> p.pack_bits), row_of(row), column, from, to);
       if (!(old1 < 0))
-        add_odd<T>(c, u.kv_head, u.token + ((row + 8) >> p.pack_bits), row_of(row + 8), column, from, to);
+        add_odd<T, 256>(c, u.kv_head, u.token + ((row + 8) >> p.pack_bits), row_of(row + 8), column, from,
+                        to);
       if (threadIdx.x % 128 == 0) store_shared(odd_at, INT_MAX), store_shared(odd_at + 4, 0);
       barrier(1 + half, 128);
     }

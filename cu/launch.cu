@@ -22,8 +22,7 @@ static const Kernel *find_kernel(const rattn_ctx *ctx, Kind kind, int32_t dtype,
     const Kernel *k = kernels(&count);
     for (int i = 0; i < count; i++)
       if (k[i].kind == kind && k[i].dtype == dtype && k[i].dim >= dim &&
-          k[i].shared_bytes <= ctx->shared_bytes && (k[i].variant == 0 || k[i].variant == ctx->variant) &&
-          (!best || k[i].dim < best->dim || (k[i].dim == best->dim && k[i].variant > 0)))
+          k[i].shared_bytes <= ctx->shared_bytes && (!best || k[i].dim < best->dim))
         best = k + i;
   }
   return best;
@@ -141,7 +140,9 @@ int32_t enqueue_forward(rattn_ctx *ctx, const rattn_forward_args *a) {
   c.out = a->out + row * s->head_dim, c.lse = a->lse + row;
   const int32_t status = prepare_tensors(ctx, s, dtype, from_row(a->q, s, a->rows.start), a->kv, nullptr, &c);
   if (status != RATTN_OK) return status;
-  return has_hopper_forward(ctx, s, a->tokens) ? hopper_forward(ctx, dtype, c) : launch(ctx, k, c);
+  if (has_hopper_forward(ctx, s, a->tokens)) return hopper_forward(ctx, dtype, c);
+  if (has_hopper_forward_d256(ctx, s, a->tokens)) return hopper_forward_d256(ctx, dtype, c);
+  return launch(ctx, k, c);
 }
 
 int32_t enqueue_backward(rattn_ctx *ctx, const rattn_backward_args *a) {
@@ -187,6 +188,7 @@ int32_t enqueue_backward(rattn_ctx *ctx, const rattn_backward_args *a) {
     if (status == RATTN_OK) status = check(ctx, find_reach(ctx->stream, c, (float *)ctx->reach.p), "ranges");
   }
   if (status == RATTN_OK && has_hopper_backward(ctx, s, a->tokens)) return hopper_backward(ctx, dtype, c);
+  if (status == RATTN_OK && has_hopper_backward_d256(ctx, s, c)) return hopper_backward_d256(ctx, dtype, c);
   for (int i = 0; i < count && status == RATTN_OK; i++) status = launch(ctx, list[i], c);
   return status;
 }

@@ -60,6 +60,19 @@ DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cl
 DEVICE void mbarrier_arrive(uint32_t b) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(b) : "memory");
 }
+// A warp arrives: what its lanes have read and written comes before. Barriers that warps arrive
+// at are made for so many WARP_ARRIVALS. RATTN_RACECHECK is for compute-sanitizer's racecheck,
+// which takes one lane's arrival for that lane's alone.
+#ifdef RATTN_RACECHECK
+constexpr uint32_t WARP_ARRIVALS = 32;
+DEVICE void mbarrier_arrive_warp(uint32_t b, int) { mbarrier_arrive(b); }
+#else
+constexpr uint32_t WARP_ARRIVALS = 1;
+DEVICE void mbarrier_arrive_warp(uint32_t b, int lane) {
+  __syncwarp();
+  if (lane == 0) mbarrier_arrive(b);
+}
+#endif
 // Arrives, and announces bytes that loads will bring.
 DEVICE void mbarrier_expect(uint32_t b, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
@@ -347,6 +360,28 @@ DEVICE void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t fu
       "l"(from), "r"(bytes), "r"(full)
       : "memory");
 }
+
+// ---- for hopper_forward_d256.cuh ----
+
+// Comes to barrier number id of threads threads of the block without waiting for the others.
+DEVICE void barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+#define REGISTERS_96 R32_0 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define REGISTERS_192 R32_0 R32_1 R32_2
+#define OUTPUTS_96 D32(0), D8(32), D8(40)
+#define OUTPUTS_192 D32(0), D32(32), D32(64)
+#define ADD_SS_96 "%50"
+#define ADD_SS_192 "%98"
+#define SS_96 "%48, %49, p, 1, 1, %51, %52"
+#define SS_192 "%96, %97, p, 1, 1, %99, %100"
+#define ADD_RS_96 "%53"
+#define ADD_RS_192 "%101"
+#define RS_96 "{%48, %49, %50, %51}, %52, p, 1, 1, %54"
+#define RS_192 "{%96, %97, %98, %99}, %100, p, 1, 1, %102"
+WGMMA(96)
+WGMMA(192)
 
 }  // namespace rattn
 

@@ -108,12 +108,12 @@ void start() {
   abort();
 }
 
-void arrive(Barrier *b, int threads, int value) {
+void arrive(Barrier *b, int threads, int value, bool wait = true) {
   b->value = b->arrived == 0 ? value : b->value | value;
   if (++b->arrived == threads) {
     b->arrived = 0, b->result = b->value;
     b->generation++;
-  } else {
+  } else if (wait) {
     yield_until_changed(&b->generation);
   }
 }
@@ -153,6 +153,7 @@ void together(void *argument, void (*f)(void **all)) {
 }
 
 void barrier(int id, int threads) { arrive(&barriers[rank][id], threads, 0); }
+void barrier_arrive(int id, int threads) { arrive(&barriers[rank][id], threads, 0, false); }
 void cluster_barrier() { arrive(&of_cluster, (int)cluster_threads, 0); }
 
 int barrier_or(int id, int threads, int x) {
@@ -251,13 +252,15 @@ void launch(unsigned blocks, unsigned threads, const std::function<void()> &f, u
       x.groups.clear(), x.open.clear();
       order[t] = t;
     }
-    // From one cluster to the next the background is quick or slow.
+    // From one cluster to the next the background is quick or slow, or waits until no thread
+    // can go on without it.
     const unsigned slow = 1 + rng() % 200;
+    const bool last = rng() % 4 == 0;
     for (unsigned left = all; left > 0;) {
       std::shuffle(order.begin(), order.end(), rng);
       bool ran = false;
       for (unsigned t : order) {
-        if (rng() % slow == 0) ran |= do_background();
+        if (!last && rng() % slow == 0) ran |= do_background();
         Fiber &x = fibers[t];
         if (x.done || (x.wait_for && *x.wait_for == x.generation) || (x.until && !x.until())) continue;
         x.wait_for = nullptr;

@@ -40,6 +40,7 @@ bool compute_product();
 void together(void *argument, void (*f)(void **all));
 // Waits until `threads` threads are at barrier id.
 void barrier(int id, int threads);
+void barrier_arrive(int id, int threads);  // without waiting
 // Waits for all threads of the cluster.
 void cluster_barrier();
 int block_or(int x);

@@ -43,6 +43,11 @@ namespace rattn {
 DEVICE void mbarrier_init(uint32_t b, uint32_t arrivals) { emulate::init_barrier(b, (int)arrivals); }
 DEVICE void fence_mbarrier_init() {}
 DEVICE void mbarrier_arrive(uint32_t b) { emulate::arrive(b, 0); }
+constexpr uint32_t WARP_ARRIVALS = 1;
+DEVICE void mbarrier_arrive_warp(uint32_t b, int lane) {
+  __syncwarp();
+  if (lane == 0) mbarrier_arrive(b);
+}
 DEVICE void mbarrier_expect(uint32_t b, uint32_t bytes) { emulate::arrive(b, (int)bytes); }
 DEVICE void mbarrier_arrive_cluster(uint32_t b) { emulate::arrive(b, 0); }
 DEVICE void mbarrier_wait(uint32_t b, uint32_t parity) { emulate::wait_phase(b, parity); }
@@ -137,6 +142,8 @@ DEVICE void bulk_wait() { emulate::wait_rows(0); }
 DEVICE void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t full) {
   emulate::load_row(to, from, bytes, full);
 }
+
+DEVICE void barrier_arrive(int id, int threads) { emulate::barrier_arrive(id, threads); }
 
 }  // namespace rattn
 
