@@ -3,9 +3,11 @@
 package kernels
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
+	"unsafe"
 
 	"ringattn/ring"
 	"ringattn/ring/backendtest"
@@ -59,5 +61,35 @@ func TestPreferred(t *testing.T) {
 	isas := ISAs()
 	if last := isas[len(isas)-1]; last != "portable-bf16" || len(isas) < 2 {
 		t.Errorf("isas are %v, want portable-bf16 last", isas)
+	}
+}
+
+// Nor does it where cells are wide for few threads and narrow for many: several strips of
+// keys, written and then added to.
+func TestStrips(t *testing.T) {
+	const tokens = 4000
+	for _, isa := range ISAs() {
+		for _, dtype := range []ring.DType{ring.F32, ring.BF16} {
+			t.Run(fmt.Sprintf("%s/%v", isa, dtype), func(t *testing.T) {
+				shape := ring.Shape{DType: dtype, Heads: 1, KVHeads: 1, HeadDim: 8, Scale: -0.3}
+				var want [2][]uint32
+				for _, threads := range []int{1, 4, 16} {
+					j := newBenchJob(t, opener(threads, isa)(t), shape, tokens, window(3000))
+					for i := range want {
+						err := errors.Join(j.backend.Backward(shape, &j.t, j.chunk, j.rows, j.dkv, i == 0), j.backend.Sync())
+						if err != nil {
+							t.Fatal(err)
+						}
+						got := slices.Concat(unsafe.Slice((*uint32)(j.t.DQ), tokens*8), unsafe.Slice((*uint32)(j.dkv), 2*tokens*8))
+						if threads == 1 {
+							want[i] = got
+						} else if !slices.Equal(got, want[i]) {
+							t.Errorf("call %d: %d threads give other bits than 1", i, threads)
+						}
+					}
+					j.close()
+				}
+			})
+		}
 	}
 }

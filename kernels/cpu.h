@@ -13,6 +13,7 @@
 //   cpu_amx.c, cpu_avx512bf16.c, cpu_portable_bf16.c
 //                kernels for bf16 that multiply in bf16, from another body:
 //   cpu_bf16_pack.inc.h     elements into panels
+//   cpu_stream.inc.h        prefetches
 //   cpu_bf16_product.inc.h  runs of products, exp2
 //   cpu_bf16_tile.inc.h, cpu_bf16_forward.inc.h, cpu_bf16_backward.inc.h,
 //   cpu_bf16_table.inc.h
@@ -54,7 +55,7 @@ struct rattn_kernels {
   int64_t panel, key_step, key_limit;
   int64_t tile_rows;                           // rows of a tile
   int64_t tile_bytes;                          // what is packed and summed for a key tile, at most
-  int64_t cell_keys;                           // keys of a cell of the backward
+  int64_t cell_keys;                           // keys of a cell of the backward, at least
   int64_t element;                             // bytes of a packed element: 4 or 2
   int64_t depth;                               // packed columns are padded to a multiple of it
   int64_t (*workspace)(const rattn_job *job);  // floats that a worker needs for the job
@@ -89,10 +90,11 @@ typedef struct {
 // A piece of work of the attend phase: row tile `tile` against key tiles [begin, end)
 // of the block, for every head. A cell of a backward adds to dq of its rows and to
 // dk, dv of its keys, so it waits for the cells that come before it in either
-// order: `row_before` of its row tile, `column_before` of its column.
+// order: `row_before` of its row tile, `column_before` of its column. stage is when it
+// could run if every cell took as long.
 typedef struct {
   int32_t tile, begin, end;
-  int32_t column, row_before, column_before;
+  int32_t column, row_before, column_before, stage;
 } rattn_cell;
 
 // A call in progress. A forward or backward runs as phases, each over a group
@@ -107,6 +109,7 @@ struct rattn_job {
   const rattn_isa *isa;
   const rattn_kernels *kernels;
   int64_t block_bytes;  // bound on what is packed of a block
+  int32_t threads;
 
   // What forward and backward have in common.
   rattn_shape shape;
@@ -119,7 +122,9 @@ struct rattn_job {
   int64_t row_count;           // rows.n * group
   int64_t tile_rows, tiles;    // rows of a tile; tiles of a KV head
   int64_t key_tile;            // keys of a tile
-  int64_t column_tiles;        // key tiles of a cell of the backward
+  int64_t strip_tiles;         // key tiles of a strip of the backward
+  int64_t narrow_tiles;        // and of the narrowest column
+  int64_t column_tiles;        // and of a column of this call; a strip has a whole number
   int64_t key_begin, key_end;  // the keys that any row sees
   int64_t block_keys, block_heads;
   int32_t *seen;  // [tiles][2]: the keys that a row tile sees, from the first to the last
@@ -133,24 +138,25 @@ struct rattn_job {
   rattn_task *run;
   // Task i of the attend phase is, forward, head i / cell_count and cell i % cell_count,
   // so that threads share a head's keys; backward cell i / heads and head i % heads.
-  rattn_cell *cells;
+  rattn_cell *cells, *unsorted;
   int64_t cell_count;
   int64_t columns;
   int32_t *row_done, *column_done;  // [heads][tiles], [heads][columns]: cells that have run
-  int32_t *stages;                  // for sorting cells
+  int32_t *stages;                  // for sorting cells: how many come before a diagonal or stage
 
   // Packed keys and values of the block, for (head, key tile) at (head * key_tiles +
   // tile) * key_tile * (depth or width) elements:
   void *kt, *vt;  // columns [key_tile / panel][depth][panel]; vt in a backward
   void *k, *v;    // rows [width / panel][key_tile][panel]; v in a forward, k in a backward
-  uint8_t *odd;   // [heads][key_tiles]: RATTN_ODD_K, RATTN_ODD_V
+  uint8_t *odd;   // [heads][key_tiles]: RATTN_ODD_K, RATTN_ODD_V, RATTN_SUMMED
   float *grads;   // [heads][key_tiles][2][key_tile * width]: sums of dk and dv, as the kernels like
 
   rattn_buffer panels, sums, lists, cell_list;  // own the above
 };
 
-// The tile holds an Inf or a NaN, so that 0 times an element need not be 0.
-enum { RATTN_ODD_K = 1, RATTN_ODD_V = 2 };
+// Of a key tile: it holds an Inf or a NaN, so that 0 times an element need not be 0; its
+// grads have something in them.
+enum { RATTN_ODD_K = 1, RATTN_ODD_V = 2, RATTN_SUMMED = 4 };
 
 // What a task of delta and of add or zero works on.
 enum { RATTN_DELTA_TOKENS = 128, RATTN_ADD_FLOATS = 1 << 16 };

@@ -25,6 +25,7 @@
 #define LOOP_FLOPS (4 * 2.0 * 16 * 16 * 32)
 
 #include "cpu_avx512bf16.inc.h"
+#include "cpu_stream.inc.h"
 
 // Compilers may not know that instructions on tiles read and write memory.
 #define FENCE __asm__ volatile("" ::: "memory")
@@ -41,9 +42,9 @@ INLINE void products_begin(void) {
 INLINE void products_end(void) { _tile_release(); }
 
 // n steps of a product of 32 x 32: A's panels lie a_step apart. It starts from 0 if
-// zero, else from what is at c if load, and ends there if store; else it is in tiles.
+// zero, else from what is at c if begin, and ends there if end; else it is in tiles.
 INLINE void product_steps(const uint16_t *a, int64_t a_step, const uint16_t *b, int64_t n, float *c,
-                          int64_t c_row, int zero, int begin, int end) {
+                          int64_t c_row, int zero, int begin, int end, rattn_stream *streams) {
   const int64_t row = c_row * (int64_t)sizeof(float);
   FENCE;
   if (zero) {
@@ -58,6 +59,7 @@ INLINE void product_steps(const uint16_t *a, int64_t a_step, const uint16_t *b, 
     _tile_loadd(3, c + 16 * c_row + 16, row);
   }
   for (; n > 0; n--, a += a_step, b += 32 * 32) {
+    prefetch_step(streams);
     _tile_loadd(4, a, 64);
     _tile_loadd(6, b, 128);
     _tile_dpbf16ps(0, 4, 6);

@@ -25,7 +25,7 @@ enum { ROWS = 8, CHAINS = 24 };
 #define LOOP_FLOPS (2.0 * 32 * CHAINS)
 
 #include "cpu_avx512bf16.inc.h"
-#include "cpu_rows.inc.h"
+#include "cpu_stream.inc.h"
 
 INLINE void products_begin(void) {}
 INLINE void products_end(void) {}
@@ -40,8 +40,8 @@ INLINE vf v_dot(vf acc, const uint16_t *a, __m512i b) {
 // n steps, all there are, of a product of 32 x 32: A's panels lie a_step apart. It
 // starts from 0 if zero, else from what is at c.
 static void product_steps(const uint16_t *a, int64_t a_step, const uint16_t *b, int64_t n, float *c,
-                          int64_t c_row, int zero, int begin, int end) {
-  (void)begin, (void)end;
+                          int64_t c_row, int zero, int begin, int end, rattn_stream *streams) {
+  (void)begin, (void)end, (void)streams;
   for (int64_t m = 0; m < MR; m += ROWS, a += ROWS * 32, c += ROWS * c_row) {
     vf acc[ROWS][2];
     UNROLL for (int r = 0; r < ROWS; r++) UNROLL for (int v = 0; v < 2; v++) acc[r][v] =

@@ -2,10 +2,10 @@
 // five products a pair of tiles:
 //
 //   p = exp(q k^T - lse)      ds = p (dout v^T - delta)
-//   dq += ds k      dv += p^T dout      dk += ds^T q       (q times scale throughout)
+//   dq += ds k      dv += p^T dout      dk += ds^T q
 //
-// A cell adds to the sums of its rows, dq, and to those of its keys, dk and dv; the
-// order in which cells do so is cpu_plan.c's.
+// (q times scale throughout, and k in dq). A cell adds to the sums of its rows, dq, and
+// to those of its keys, dk and dv; the order in which cells do so is cpu_plan.c's.
 #ifndef RATTN_CPU_BACKWARD_INC_H
 #define RATTN_CPU_BACKWARD_INC_H
 
@@ -39,12 +39,32 @@ static void gradient_block(const rattn_job *job, rattn_tile *t, int64_t b, int64
   }
 }
 
+// Adds key tiles [begin, end) of a cell to dq of the tile's rows and to dk, dv.
+static void add_gradients(const rattn_job *job, rattn_tile *t, const rattn_cell *cell, int64_t head,
+                          int64_t begin, int64_t end) {
+  const int64_t nb = job->key_tile;
+  begin_dq(job, t, cell, head, 1);
+  for (int64_t j = begin; j < end; j++) {
+    const int64_t key = j * nb, at = head * job->key_tiles + j, rows = at * nb * job->width;
+    const float *kt = (float *)job->kt + at * nb * job->depth, *vt = (float *)job->vt + at * nb * job->depth;
+    const float *k = (float *)job->k + rows;
+    if (!begin_keys(t, key, nb)) continue;
+    float *dk = begin_grads(job, at), *dv = dk + nb * job->width;
+    all_scores(job, t, t->q, kt, t->p, vt);
+    all_scores(job, t, t->dout, vt, t->ds, k);
+    for (int64_t b = 0; b < t->blocks; b++) gradient_block(job, t, b, key);
+    add_over_rows(job, t, t->p, t->dout, key, dv, t->odd_dout);
+    add_over_rows(job, t, t->ds, t->q, key, dk, t->odd_q);
+    add_over_keys(job, t, t->ds, k, key, job->odd[at] & RATTN_ODD_K, kt + nb * job->depth);
+  }
+  end_dq(job, t, cell, head, 1);
+}
+
 // Task (cell, head) of the backward.
 static void backward_task(const rattn_job *job, float *workspace, int64_t task) {
-  const int64_t head = task % job->heads, dim = job->shape.head_dim, nb = job->key_tile;
+  const int64_t head = task % job->heads;
   const rattn_cell *cell = &job->cells[task / job->heads];
   const rattn_backward_args *a = &job->op.backward;
-  const int write = job->first && job->first_block && cell->row_before == 0;
   rattn_tile t = {0};
   lay_out(job, workspace, &t);
   begin_tile(job, &t, cell->tile);
@@ -59,23 +79,12 @@ static void backward_task(const rattn_job *job, float *workspace, int64_t task) 
       if (t.m[m] == -INFINITY) t.lo[m] = t.hi[m] = 0;
     }
   }
-  memset(t.acc, 0, (size_t)(t.panel / NR * job->width) * sizeof(float));
-  for (int64_t j = cell->begin; j < cell->end; j++) {
-    const int64_t key = j * nb, at = head * job->key_tiles + j;
-    const int64_t columns = at * nb * job->depth, rows = at * nb * job->width;
-    if (!begin_keys(&t, key, nb)) continue;
-    float *dk = job->grads + 2 * rows, *dv = dk + nb * job->width;
-    all_scores(job, &t, t.q, (float *)job->kt + columns, t.p);
-    all_scores(job, &t, t.dout, (float *)job->vt + columns, t.ds);
-    for (int64_t b = 0; b < t.blocks; b++) gradient_block(job, &t, b, key);
-    add_over_rows(job, &t, t.p, t.dout, key, dv, t.odd_dout);
-    add_over_rows(job, &t, t.ds, t.q, key, dk, t.odd_q);
-    add_over_keys(job, &t, t.ds, (float *)job->k + rows, key, job->odd[at] & RATTN_ODD_K);
-  }
-  for (int64_t m = 0; m < t.rows; m++)
-    if (write || t.lo[m] < t.hi[m])
-      add_panels(a->dq + tensor_row(job, &t, head, m) * dim, t.acc + m * NR, t.panel, dim, job->shape.scale,
-                 !write);
+  int64_t begin = cell->begin;
+  do {
+    const int64_t end = end_of_sum(job, cell, begin);
+    add_gradients(job, &t, cell, head, begin, end);
+    begin = end;
+  } while (begin < cell->end);
 }
 
 // Task (head, key tile) of the store phase: adds dk and dv to dkv.
@@ -84,6 +93,7 @@ static void store_task(const rattn_job *job, float *workspace, int64_t task) {
   const int64_t head = task / job->key_tiles, key = task % job->key_tiles * job->key_tile;
   const int64_t dim = job->shape.head_dim, nb = job->key_tile;
   const int64_t count = job->keys - key < nb ? job->keys - key : nb;
+  if (!(job->odd[task] & RATTN_SUMMED)) return;
   for (int64_t which = 0; which < 2; which++) {  // dk, dv
     const float *sums = job->grads + (2 * task + which) * nb * job->width;
     for (int64_t n = 0; n < count; n++) {

@@ -1,6 +1,6 @@
 // cpu_bf16_backward.inc.h: gradients of a tile of rows against key tiles, as
-// cpu_backward.inc.h, with p and ds rounded to bf16 before their products. Scale comes
-// in at the end, in dq and in the store phase's dk: q and k stay as they are.
+// cpu_backward.inc.h, with p and ds rounded to bf16 before their products. |scale| is
+// in ds, its sign in q, and in dq as it is loaded and stored: q and k stay as they are.
 //
 // dk and dv are summed turned, [key_tile / NR][width][NR]: so their products have rows
 // of dout and q, turned once for all keys, on the left, and p and ds, which are made as
@@ -18,7 +18,7 @@ INLINE void gradient_panel(const rattn_work *w, const rattn_unit *u, int64_t r, 
   const rattn_tile *t = &w->rows;
   const int64_t m = u->row + r, at = n / NR * t->panel + m * NR;
   const float *s = u->s + r * LD + n, *dp = u->dp + r * LD + n;
-  const vf c = v_set1(w->c);
+  const vf c = v_set1(w->c), scale = v_set1(w->scale);
   UNROLL for (int v = 0; v < NV; v += 2) {
     vf p[2][2], ds[2][2];
     UNROLL for (int i = 0; i < 2; i++) UNROLL for (int j = 0; j < 2; j++) {
@@ -26,7 +26,7 @@ INLINE void gradient_panel(const rattn_work *w, const rattn_unit *u, int64_t r, 
       // Never above 1, whatever large scores lose in rounding.
       const vf e = v_fma(v_load(s + i * LD + x), c, v_set1(t->m[m + i]));
       p[i][j] = v_exp2(-v_max(v_set1(0), -e));
-      ds[i][j] = p[i][j] * (v_load(dp + i * LD + x) - v_set1(t->l[m + i]));
+      ds[i][j] = p[i][j] * v_fma(v_load(dp + i * LD + x), scale, v_set1(t->l[m + i]));
       if (!edge) continue;
       p[i][j] = v_select(p[i][j], v_set1(0), lo[i] - n - x, hi[i] - n - x);
       ds[i][j] = v_select(ds[i][j], v_set1(0), lo[i] - n - x, hi[i] - n - x);
@@ -86,58 +86,67 @@ static void load_tile(const rattn_job *job, rattn_work *w, int64_t head) {
     const int64_t row = m < t->rows ? tensor_row(job, t, head, m) : 0;
     const float lse = m < t->rows ? a->lse[row] : -INFINITY;
     t->m[m] = (float)(lse * -LOG2_E);
-    t->l[m] = m < t->rows ? a->delta[row] : 0;
+    t->l[m] = m < t->rows ? a->delta[row] * -w->scale : 0;
     // A row that saw nothing has no gradient, whatever is said of it here.
     if (lse == -INFINITY) t->lo[m] = t->hi[m] = 0;
   }
 }
 
+// Adds key tiles [begin, end) of a cell to dq of the tile's rows and to dk, dv.
+static void add_gradients(const rattn_job *job, rattn_work *w, const rattn_cell *cell, int64_t head,
+                          int64_t begin, int64_t end) {
+  const int64_t tile = job->key_tile * job->width;
+  const float sign = job->shape.scale < 0 ? -1 : 1;
+  const uint16_t *kt = job->kt, *vt = job->vt, *k = job->k;
+  rattn_tile *t = &w->rows;
+  begin_dq(job, t, cell, head, sign);
+  rattn_unit u = before_first(begin, w), before = u, after;
+  if (next_unit(job, w, end, head, &u)) {
+    run_scores(job, w, &u, t->q, kt + u.at * tile, u.s);
+    run_scores(job, w, &u, t->dout, vt + u.at * tile, u.dp);
+    drain(&w->runs);
+    for (int some = 1, any = 0; some; any = 1, before = u, u = after) {
+      clear_runs(&w->runs);
+      if (any) run_rows(job, w, &before, k + before.at * tile, job->odd[before.at] & RATTN_ODD_K);
+      if (!any || before.tile != u.tile) begin_pairs(job, w);
+      after = u;
+      some = next_unit(job, w, end, head, &after);
+      if (some) {
+        run_scores(job, w, &after, t->q, kt + after.at * tile, after.s);
+        run_scores(job, w, &after, t->dout, vt + after.at * tile, after.dp);
+      }
+      prefetch_tile(job, w, &u, 3, (const uint16_t *[]){kt, vt, k});
+      gradient_unit(job, w, &u);
+      if (!some || after.tile != u.tile) {  // p and ds of the key tile are complete
+        float *dk = begin_grads(job, u.at), *dv = dk + tile;
+        run_keys(job, w, u.key, w->p_pairs, t->dout, w->dout_turned, dv, t->odd_dout);
+        run_keys(job, w, u.key, w->ds_pairs, t->q, w->q_turned, dk, t->odd_q);
+      }
+      drain(&w->runs);
+    }
+    clear_runs(&w->runs);
+    run_rows(job, w, &before, k + before.at * tile, job->odd[before.at] & RATTN_ODD_K);
+    drain(&w->runs);
+    clear_runs(&w->runs);
+  }
+  end_dq(job, t, cell, head, sign);
+}
+
 // Task (cell, head) of the backward.
 static void backward_task(const rattn_job *job, float *workspace, int64_t task) {
-  const int64_t head = task % job->heads, dim = job->shape.head_dim, tile = job->key_tile * job->width;
+  const int64_t head = task % job->heads;
   const rattn_cell *cell = &job->cells[task / job->heads];
-  const rattn_backward_args *a = &job->op.backward;
-  const int write = job->first && job->first_block && cell->row_before == 0;
-  const uint16_t *kt = job->kt, *vt = job->vt, *k = job->k;
   rattn_work w = {0};
   begin_work(job, workspace, cell, &w);
-  rattn_tile *t = &w.rows;
-  for (int64_t d = 0; d < job->width; d += NR)
-    memset(t->acc + d / NR * t->panel, 0, (size_t)(t->blocks * PANEL) * sizeof(float));
-  rattn_unit u = before_first(cell, &w), before = u, after;
-  if (next_unit(job, &w, cell, head, &u)) {
-    products_begin();
-    load_tile(job, &w, head);
-    run_scores(job, &w, &u, t->q, kt + u.at * tile, u.s);
-    run_scores(job, &w, &u, t->dout, vt + u.at * tile, u.dp);
-    drain(&w.runs);
-    for (int some = 1, any = 0; some; any = 1, before = u, u = after) {
-      clear_runs(&w.runs);
-      if (any) run_rows(job, &w, &before, k + before.at * tile, job->odd[before.at] & RATTN_ODD_K);
-      if (!any || before.tile != u.tile) begin_pairs(job, &w);
-      after = u;
-      some = next_unit(job, &w, cell, head, &after);
-      if (some) {
-        run_scores(job, &w, &after, t->q, kt + after.at * tile, after.s);
-        run_scores(job, &w, &after, t->dout, vt + after.at * tile, after.dp);
-      }
-      gradient_unit(job, &w, &u);
-      if (!some || after.tile != u.tile) {  // p and ds of the key tile are complete
-        float *dk = job->grads + 2 * u.at * tile, *dv = dk + tile;
-        run_keys(job, &w, u.key, w.p_pairs, t->dout, w.dout_turned, dv, t->odd_dout);
-        run_keys(job, &w, u.key, w.ds_pairs, t->q, w.q_turned, dk, t->odd_q);
-      }
-      drain(&w.runs);
-    }
-    clear_runs(&w.runs);
-    run_rows(job, &w, &before, k + before.at * tile, job->odd[before.at] & RATTN_ODD_K);
-    drain(&w.runs);
-    products_end();
-  }
-  for (int64_t m = 0; m < t->rows; m++)
-    if (write || t->lo[m] < t->hi[m])
-      add_panels(a->dq + tensor_row(job, t, head, m) * dim, t->acc + m * NR, t->panel, dim, job->shape.scale,
-                 !write);
+  if (cell->begin < cell->end) load_tile(job, &w, head);
+  products_begin();
+  int64_t begin = cell->begin;
+  do {
+    const int64_t end = end_of_sum(job, cell, begin);
+    add_gradients(job, &w, cell, head, begin, end);
+    begin = end;
+  } while (begin < cell->end);
+  products_end();
 }
 
 // Task (head, key tile) of the store phase: adds dk and dv to dkv.
@@ -145,15 +154,15 @@ static void store_task(const rattn_job *job, float *workspace, int64_t task) {
   const int64_t head = task / job->key_tiles, key = task % job->key_tiles * job->key_tile;
   const int64_t dim = job->shape.head_dim, width = job->width, tile = job->key_tile * width;
   const int64_t count = job->keys - key < job->key_tile ? job->keys - key : job->key_tile;
+  if (!(job->odd[task] & RATTN_SUMMED)) return;
   for (int64_t which = 0; which < 2; which++) {  // dk, dv
     const float *sums = job->grads + (2 * task + which) * tile;
-    const float scale = which ? 1 : fabsf(job->shape.scale);  // q has its sign
     for (int64_t n = 0; n < count; n++) {
       if (n % NR == 0)
         for (int64_t d = 0; d < width; d += NR)
           transpose(workspace + d * NR, NR, sums + n * width + d * NR, NR, NR, NR);
       int64_t row = ((job->key0 + key + n) * 2 + which) * job->shape.kv_heads + job->head0 + head;
-      add_panels(job->op.backward.dkv + row * dim, workspace + n % NR * NR, NR * NR, dim, scale, 1);
+      add_panels(job->op.backward.dkv + row * dim, workspace + n % NR * NR, NR * NR, dim, 1, 1);
     }
   }
 }

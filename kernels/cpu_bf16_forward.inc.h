@@ -96,19 +96,19 @@ static void rescale(const rattn_job *job, rattn_work *w, const rattn_unit *u) {
 static void load_running(const rattn_job *job, rattn_tile *t, int64_t head, int64_t m) {
   const rattn_forward_args *a = &job->op.forward;
   const int64_t dim = job->shape.head_dim;
-  float *acc = t->acc + m * NR, *l = t->l + m * 2 * VL;
+  float *l = t->l + m * 2 * VL;
   t->m[m] = -INFINITY;
   memset(l, 0, 2 * VL * sizeof(float));
-  for (int64_t d = 0; d < job->width; d += NR) memset(acc + d / NR * t->panel, 0, NR * sizeof(float));
-  if (m >= t->rows || (job->first && job->first_block)) return;
-  const int64_t row = tensor_row(job, t, head, m);
-  if (a->lse[row] == -INFINITY) return;
+  const int64_t row = m < t->rows && !(job->first && job->first_block) ? tensor_row(job, t, head, m) : -1;
+  if (row < 0 || a->lse[row] == -INFINITY) {
+    load_sums(job, t, m, NULL, 1);
+    return;
+  }
   const double x = a->lse[row] * LOG2_E;
   t->m[m] = (float)x;
   // 1, but for what m lost in rounding; of scores above 1e8 nothing is left to know.
   l[0] = l[VL] = (float)exp2(fmin(fmax(x - (double)t->m[m], -SLACK), SLACK));
-  for (int64_t d = 0; d < dim; d += NR, acc += t->panel)
-    for (int64_t i = 0; i < NR && d + i < dim; i++) acc[i] = l[0] * a->out[row * dim + d + i];
+  load_sums(job, t, m, a->out + row * dim, l[0]);
 }
 
 // Writes row m: out = acc / l of rounded p, lse = ln 2^m l.
@@ -134,8 +134,8 @@ static void forward_task(const rattn_job *job, float *workspace, int64_t task) {
   const uint16_t *kt = job->kt, *v = job->v;
   rattn_work w = {0};
   begin_work(job, workspace, cell, &w);
-  rattn_unit u = before_first(cell, &w), before = u, after;
-  if (next_unit(job, &w, cell, head, &u)) {
+  rattn_unit u = before_first(cell->begin, &w), before = u, after;
+  if (next_unit(job, &w, cell->end, head, &u)) {
     products_begin();
     pack_tile(job, &w.rows, head, job->q, w.sign, w.rows.q, NULL);
     for (int64_t m = 0; m < w.rows.blocks * MR; m++) load_running(job, &w.rows, head, m);
@@ -145,8 +145,9 @@ static void forward_task(const rattn_job *job, float *workspace, int64_t task) {
       clear_runs(&w.runs);
       after = u;
       if (any) run_rows(job, &w, &before, v + before.at * tile, job->odd[before.at] & RATTN_ODD_V);
-      some = next_unit(job, &w, cell, head, &after);
+      some = next_unit(job, &w, cell->end, head, &after);
       if (some) run_scores(job, &w, &after, w.rows.q, kt + after.at * tile, after.s);
+      prefetch_tile(job, &w, &u, 2, (const uint16_t *[]){kt, v});
       softmax_unit(job, &w, &u);
       drain(&w.runs);
       rescale(job, &w, &u);

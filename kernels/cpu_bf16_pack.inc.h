@@ -37,23 +37,32 @@ static void turn_rows(uint16_t *turned, const uint16_t *rows) {
   transpose((float *)turned, NR / 2, (const float *)pairs, NR, NR / 2, NR);
 }
 
-// Whether any of n elements is Inf or NaN.
-static int any_odd(const uint16_t *x, int64_t n) {
-  uint16_t most = 0;
-  for (int64_t i = 0; i < n; i++) {
-    const uint16_t exponent = x[i] & EXPONENT;
-    most = exponent > most ? exponent : most;
+// Takes the exponents of n elements into the largest so far, NR of them side by side.
+static void take_exponents(uint16_t *restrict most, const uint16_t *restrict x, int64_t n) {
+  for (; n > 0; n -= NR, x += NR) {
+    if (n >= NR)
+      for (int i = 0; i < NR; i++) most[i] = (x[i] & EXPONENT) > most[i] ? x[i] & EXPONENT : most[i];
+    else
+      for (int i = 0; i < n; i++) most[i] = (x[i] & EXPONENT) > most[i] ? x[i] & EXPONENT : most[i];
   }
-  return most == EXPONENT;
+}
+
+// Whether any of them was that of an Inf or NaN.
+static int any_odd(const uint16_t *most) {
+  int odd = 0;
+  for (int i = 0; i < NR; i++) odd |= most[i] == EXPONENT;
+  return odd;
 }
 
 // Copies a row of n elements to panels that lie stride apart, 0 past n, each with sign
 // turned over if sign is 0x8000.
-static void load_row(uint16_t *panels, int64_t stride, const uint16_t *src, int64_t n, uint16_t sign) {
-  for (; n > 0; n -= NR, src += NR, panels += stride) {
-    if (n < NR) memset(panels, 0, NR * sizeof *panels);
-    for (int64_t d = 0; d < (n < NR ? n : NR); d++) panels[d] = src[d] ^ sign;
-  }
+static void load_row(uint16_t *restrict panels, int64_t stride, const uint16_t *restrict src, int64_t n,
+                     uint16_t sign) {
+  for (; n >= NR; n -= NR, src += NR, panels += stride)
+    for (int d = 0; d < NR; d++) panels[d] = src[d] ^ sign;
+  if (n == 0) return;
+  memset(panels, 0, NR * sizeof *panels);
+  for (int64_t d = 0; d < n; d++) panels[d] = src[d] ^ sign;
 }
 
 // Packs count keys or values of a key tile, whose elements start at `at`: as columns
@@ -62,12 +71,12 @@ static void load_row(uint16_t *panels, int64_t stride, const uint16_t *src, int6
 static int pack_keys(const rattn_job *job, uint16_t *workspace, int64_t at, int64_t count, uint16_t *columns,
                      uint16_t *rows) {
   const int64_t dim = job->shape.head_dim, token = 2 * job->shape.kv_heads * dim, width = job->width;
-  int odd = 0;
+  uint16_t most[NR] = {0};
   for (int64_t n = 0; n < count; n += NR) {
     const uint16_t *panels = (const uint16_t *)job->kv + at + n * token;
     int64_t stride = token;
     const int64_t some = count - n < NR ? count - n : NR;
-    for (int64_t i = 0; i < some; i++) odd |= any_odd(panels + i * token, dim);
+    for (int64_t i = 0; i < some; i++) take_exponents(most, panels + i * token, dim);
     if (some < NR || dim < width) {  // with zeros around
       memset(workspace, 0, (size_t)(NR * width) * sizeof *workspace);
       for (int64_t i = 0; i < some; i++)
@@ -80,7 +89,7 @@ static int pack_keys(const rattn_job *job, uint16_t *workspace, int64_t at, int6
       if (rows) pair_rows(rows + d * job->key_tile + n * NR, panels + d, stride);
     }
   }
-  return odd;
+  return any_odd(most);
 }
 
 // Task (head, key tile) of the pack phase. Scores need keys as columns, and values
@@ -98,7 +107,6 @@ static void pack_task(const rattn_job *job, float *workspace, int64_t task) {
   int odd_v = pack_keys(job, space, at + kv_heads * dim, count, backward ? vt + tile : NULL,
                         backward ? NULL : v + tile);
   job->odd[task] = (uint8_t)((odd_k ? RATTN_ODD_K : 0) | (odd_v ? RATTN_ODD_V : 0));
-  if (job->grads) memset(job->grads + 2 * tile, 0, (size_t)(2 * job->key_tile * job->width) * sizeof(float));
 }
 
 #endif

@@ -10,7 +10,7 @@
 //   v_any_above    whether any element is above a number
 //   MR, NR         32
 //   NB             the most keys of a tile
-//   product_steps  some steps of a block's product
+//   product_steps  some steps of a block's product; it may prefetch as they go on
 //   products_begin, products_end  around all products of a task
 //   STEPWISE       whether steps of a product can be strewn among other work
 //
@@ -22,7 +22,7 @@
 #ifndef RATTN_CPU_BF16_PRODUCT_INC_H
 #define RATTN_CPU_BF16_PRODUCT_INC_H
 
-#include "cpu_rows.inc.h"
+#include "cpu_stream.inc.h"
 
 enum {
   NV = NR / VL,
@@ -41,6 +41,7 @@ typedef struct {
   int64_t a_step, c_row;
   int64_t a_block, b_block, c_block;  // from one product to the next
   int add;
+  int far;  // C is seldom in the caches
 } rattn_run;
 
 // Runs to be done, in order. While the vector units work on one block of rows, products
@@ -51,16 +52,30 @@ typedef struct {
   int count, at;        // runs, and the one in progress
   int64_t block, step;  // its product in progress, and the steps done of that
   int64_t total, done;  // steps of all runs
+  rattn_stream streams[STREAMS];
 } rattn_runs;
 
 static void clear_runs(rattn_runs *runs) {
   runs->count = runs->at = 0;
   runs->block = runs->step = runs->total = runs->done = 0;
+  for (int i = 0; i < STREAMS; i++) runs->streams[i].lines = runs->streams[i].left = 0;
 }
 
 static void add_run(rattn_runs *runs, rattn_run run) {
   runs->runs[runs->count++] = run;
   runs->total += run.count * run.steps;
+}
+
+// Has the sums prefetched that the product after the one in progress adds to, if they are
+// far.
+static void prefetch_sums(rattn_runs *runs) {
+  const rattn_run *r = &runs->runs[runs->at];
+  const int64_t lines = PANEL * (int64_t)sizeof(float) / LINE, steps = r->steps;
+  const int last = runs->block + 1 == r->count, none = last && runs->at + 1 == runs->count;
+  const float *c = r->c + (runs->block + 1) * r->c_block;
+  if (last && !none) c = (++r)->c;
+  const int64_t left = none || !r->far ? 0 : lines;
+  runs->streams[SUMS] = (rattn_stream){(const char *)c, (lines + steps - 1) / steps, left};
 }
 
 // Goes on with the runs until so many steps are done in all.
@@ -69,9 +84,10 @@ static void pump(rattn_runs *runs, int64_t until) {
     const rattn_run *r = &runs->runs[runs->at];
     const int64_t rest = r->steps - runs->step, some = until - runs->done;
     const int64_t n = STEPWISE && some < rest ? some : rest;
+    if (runs->step == 0) prefetch_sums(runs);
     product_steps(r->a + runs->block * r->a_block + runs->step * r->a_step, r->a_step,
                   r->b + runs->block * r->b_block + runs->step * PANEL, n, r->c + runs->block * r->c_block,
-                  r->c_row, runs->step == 0 && !r->add, runs->step == 0, n == rest);
+                  r->c_row, runs->step == 0 && !r->add, runs->step == 0, n == rest, runs->streams);
     runs->done += n;
     runs->step += n;
     if (runs->step < r->steps) continue;

@@ -25,7 +25,8 @@ typedef struct {
 typedef struct {
   rattn_tile rows;
   rattn_runs runs;
-  float c;        // |scale| log2 e; scale's sign is in q
+  float scale;    // |scale|; its sign is in q
+  float c;        // |scale| log2 e
   uint16_t sign;  // 0x8000 where scale is negative
   int turn;       // of the two units that are in hand, the next takes these buffers
   uint16_t *w;    // [2][key_tile / NR] panels: those units' w
@@ -90,6 +91,7 @@ static void begin_work(const rattn_job *job, float *workspace, const rattn_cell 
   clear_runs(&w->runs);
   // Not 0, or a score of -Inf, which stands for what is not seen, would be NaN.
   w->c = fmaxf((float)(fabs((double)job->shape.scale) * LOG2_E), 0x1p-126f);
+  w->scale = fabsf(job->shape.scale);
   w->sign = job->shape.scale < 0 ? 0x8000 : 0;
   w->turn = 0;
 }
@@ -99,10 +101,10 @@ static void begin_work(const rattn_job *job, float *workspace, const rattn_cell 
 static int pack_tile(const rattn_job *job, const rattn_tile *t, int64_t head, const void *src, uint16_t sign,
                      uint16_t *rows, uint16_t *turned) {
   const int64_t dim = job->shape.head_dim, width = job->width, end = t->blocks * MR;
-  int odd = 0;
+  uint16_t most[NR] = {0};
   for (int64_t m = 0; m < t->rows; m++) {
     const uint16_t *row = (const uint16_t *)src + tensor_row(job, t, head, m) * dim;
-    odd |= any_odd(row, dim);
+    take_exponents(most, row, dim);
     load_row(rows + m * NR, t->panel, row, dim, sign);
   }
   for (int64_t d = 0; d < width; d += NR) {
@@ -111,19 +113,18 @@ static int pack_tile(const rattn_job *job, const rattn_tile *t, int64_t head, co
     for (int64_t b = 0; b < t->blocks && turned; b++)
       turn_rows(turned + b * MR * width + d * MR, panel + b * PANEL);
   }
-  return odd;
+  return any_odd(most);
 }
 
-// Moves to the next unit of a cell: the blocks of a key tile in turn, then those of the
-// next. Returns whether there is one. To begin, tile is that before the cell's first and
-// block is past the last.
-static int next_unit(const rattn_job *job, rattn_work *w, const rattn_cell *cell, int64_t head,
-                     rattn_unit *u) {
+// Moves to the next unit before key tile end: the blocks of a key tile in turn, then
+// those of the next. Returns whether there is one. To begin, tile is that before the
+// first and block is past the last.
+static int next_unit(const rattn_job *job, rattn_work *w, int64_t end, int64_t head, rattn_unit *u) {
   rattn_tile *t = &w->rows;
   do {
     if (++u->block < t->blocks) continue;
     do {
-      if (++u->tile >= cell->end) return 0;
+      if (++u->tile >= end) return 0;
       u->key = u->tile * job->key_tile;
     } while (!begin_keys(t, u->key, job->key_tile));
     u->block = 0;
@@ -139,8 +140,8 @@ static int next_unit(const rattn_job *job, rattn_work *w, const rattn_cell *cell
   return 1;
 }
 
-static rattn_unit before_first(const rattn_cell *cell, const rattn_work *w) {
-  return (rattn_unit){.tile = cell->begin - 1, .block = w->rows.blocks};
+static rattn_unit before_first(int64_t begin, const rattn_work *w) {
+  return (rattn_unit){.tile = begin - 1, .block = w->rows.blocks};
 }
 
 // c = A B: a unit's scores, of the tile's rows a and a key tile's columns b.
@@ -158,6 +159,22 @@ static void run_scores(const rattn_job *job, rattn_work *w, const rattn_unit *u,
                         .c_row = LD,
                         .c_block = NR,
                     });
+}
+
+// As the unit's runs go on, prefetches what its block's share is of the next key tile, of
+// that many forms; a unit has as many steps for each form.
+static void prefetch_tile(const rattn_job *job, rattn_work *w, const rattn_unit *u, int forms,
+                          const uint16_t *const tiles[]) {
+  const int64_t lines = job->key_tile * job->width * (int64_t)sizeof(uint16_t) / LINE;
+  const int64_t each = PANEL * (int64_t)sizeof(uint16_t) / LINE;  // lines of a step's panel
+  const int64_t blocks = w->rows.blocks;
+  for (int i = 0; i < forms; i++)
+    w->runs.streams[i] = (rattn_stream){
+        .at = (const char *)(tiles[i] + (u->at + 1) * job->key_tile * job->width) +
+              u->block * lines / blocks * LINE,
+        .lines = (each + forms * blocks - 1) / (forms * blocks),
+        .left = lines / blocks,
+    };
 }
 
 static float from_bf16(uint16_t x) {
@@ -183,6 +200,7 @@ static void run_rows(const rattn_job *job, rattn_work *w, const rattn_unit *u, c
                           .c_row = NR,
                           .c_block = w->rows.panel,
                           .add = 1,
+                          .far = job->dout != NULL,
                       });
     return;
   }
@@ -218,6 +236,7 @@ static void run_keys(const rattn_job *job, rattn_work *w, int64_t key, const uin
                             .c_row = NR,
                             .c_block = PANEL,
                             .add = 1,
+                            .far = 1,
                         });
   }
   for (int64_t m = 0; m < w->rows.rows && odd; m++) {

@@ -51,7 +51,7 @@ static void softmax_block(const rattn_job *job, rattn_tile *t, int64_t b, int64_
 static void load_running(const rattn_job *job, rattn_tile *t, int64_t head, int64_t m) {
   const rattn_forward_args *a = &job->op.forward;
   const int64_t dim = job->shape.head_dim;
-  float *acc = t->acc + m * NR;
+  const float *out = NULL;
   t->m[m] = -INFINITY;
   t->l[m] = 0;
   if (m < t->rows && !(job->first && job->first_block)) {
@@ -59,11 +59,10 @@ static void load_running(const rattn_job *job, rattn_tile *t, int64_t head, int6
     if (a->lse[row] != -INFINITY) {
       t->m[m] = a->lse[row];
       t->l[m] = 1;
-      load_panels(acc, t->panel, a->out, row * dim, dim, RATTN_F32, 1);
-      return;
+      out = a->out + row * dim;
     }
   }
-  for (int64_t d = 0; d < job->width; d += NR, acc += t->panel) memset(acc, 0, NR * sizeof(float));
+  load_sums(job, t, m, out, 1);
 }
 
 // Writes row m: out = acc / l, lse = m + ln l.
@@ -94,10 +93,11 @@ static void forward_task(const rattn_job *job, float *workspace, int64_t task) {
   for (int64_t j = cell->begin; j < cell->end; j++) {
     const int64_t key = j * nb, at = head * job->key_tiles + j;
     if (!begin_keys(&t, key, nb)) continue;
-    all_scores(job, &t, t.q, (float *)job->kt + at * nb * job->depth, t.p);
+    const float *kt = (float *)job->kt + at * nb * job->depth, *v = (float *)job->v + at * nb * job->width;
+    all_scores(job, &t, t.q, kt, t.p, v);
     for (int64_t b = 0; b < t.blocks; b++)
       if (t.from[b] < t.to[b]) softmax_block(job, &t, b, key);
-    add_over_keys(job, &t, t.p, (float *)job->v + at * nb * job->width, key, job->odd[at] & RATTN_ODD_V);
+    add_over_keys(job, &t, t.p, v, key, job->odd[at] & RATTN_ODD_V, kt + nb * job->depth);
   }
   for (int64_t m = 0; m < t.rows; m++) store_running(job, &t, head, m);
 }

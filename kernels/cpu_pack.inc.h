@@ -99,7 +99,7 @@ static int load_columns(float *panel, const void *src, int64_t at, int64_t strid
 }
 
 // Packs count keys or values of a key tile, whose elements start at `at`, as columns
-// or as rows. Returns whether any is Inf or NaN.
+// or as rows, these times scale. Returns whether any is Inf or NaN.
 static int pack_key_columns(const rattn_job *job, int64_t at, int64_t count, float *columns) {
   const int64_t dim = job->shape.head_dim, token = 2 * job->shape.kv_heads * dim;
   int odd = 0;
@@ -108,11 +108,12 @@ static int pack_key_columns(const rattn_job *job, int64_t at, int64_t count, flo
                         dim, job->shape.dtype);
   return odd;
 }
-static int pack_key_rows(const rattn_job *job, int64_t at, int64_t count, float *rows) {
+static int pack_key_rows(const rattn_job *job, int64_t at, int64_t count, float scale, float *rows) {
   const int64_t dim = job->shape.head_dim, token = 2 * job->shape.kv_heads * dim;
   int odd = 0;
   for (int64_t j = 0; j < count; j++)
-    odd |= load_panels(rows + j * NR, job->key_tile * NR, job->kv, at + j * token, dim, job->shape.dtype, 1);
+    odd |=
+        load_panels(rows + j * NR, job->key_tile * NR, job->kv, at + j * token, dim, job->shape.dtype, scale);
   return odd;
 }
 
@@ -129,12 +130,11 @@ static void pack_task(const rattn_job *job, float *workspace, int64_t task) {
   int odd_k = pack_key_columns(job, at, count, (float *)job->kt + columns), odd_v;
   if (job->dout) {
     odd_v = pack_key_columns(job, at + kv_heads * dim, count, (float *)job->vt + columns);
-    pack_key_rows(job, at, count, (float *)job->k + rows);
+    pack_key_rows(job, at, count, job->shape.scale, (float *)job->k + rows);
   } else {
-    odd_v = pack_key_rows(job, at + kv_heads * dim, count, (float *)job->v + rows);
+    odd_v = pack_key_rows(job, at + kv_heads * dim, count, 1, (float *)job->v + rows);
   }
   job->odd[task] = (uint8_t)((odd_k ? RATTN_ODD_K : 0) | (odd_v ? RATTN_ODD_V : 0));
-  if (job->grads) memset(job->grads + 2 * rows, 0, (size_t)(2 * job->key_tile * job->width) * sizeof(float));
 }
 
 // Task of a delta call: RATTN_DELTA_TOKENS tokens.

@@ -6,14 +6,16 @@
 // later call does.
 //
 // A row tile of a forward is one task. In a backward dq sums over keys and dk, dv
-// over rows, so whoever runs what, two orders must hold: the cells of a row tile
-// run one after the other, and so do the cells of a column of keys. They are
-// ordered by diagonals: the cells of one diagonal have no row tile and no column in
-// common, and each waits for two of earlier diagonals, which as a rule are long done.
-// No sum needs an atomic, a lock or a second copy.
+// over rows, so whoever runs what, two orders must hold: that in which a row tile takes
+// its keys, and that in which a key takes its rows. Both follow from diagonals of row
+// tiles and strips of keys: those of one diagonal have no row tile and no strip in
+// common. A cell is a row tile against one column of keys, which is a strip or a part of
+// one; it waits for the cell before it in either order, which as a rule is long done. No
+// sum needs an atomic, a lock or a second copy.
 //
-// All sizes and orders follow from the call alone, never from the number of threads:
-// that makes results the same to the bit.
+// All sizes and orders of sums follow from the call alone, never from the number of
+// threads: that makes results the same to the bit. The number of threads decides into how
+// many columns a strip is cut: wide cells load their rows less often.
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +26,8 @@ static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+enum { STRIP_COLUMNS = 4 };  // the most columns of a strip
 
 // The largest piece of at most limit that cuts whole into even parts.
 static int64_t even_part(int64_t whole, int64_t limit) {
@@ -82,17 +86,24 @@ static void begin_attention(rattn_job *job) {
   if (job->dout) bytes += job->depth * k->element + 2 * job->width * (int64_t)sizeof(float);
   int64_t tile = k->tile_bytes / bytes / k->key_step * k->key_step;
   job->key_tile = max64(k->key_step, min64(tile, k->key_limit));
-  job->column_tiles = max64(1, k->cell_keys / job->key_tile);
+  job->narrow_tiles = max64(1, k->cell_keys / job->key_tile);
+  job->strip_tiles = job->narrow_tiles * STRIP_COLUMNS;
 
   // As many heads as fit with all their keys; else one, with as many keys as fit.
   int64_t need = max64(1, ceil_div(keys, job->key_tile)), tile_bytes = job->key_tile * bytes;
   job->block_heads = even_part(job->shape.kv_heads, max64(1, job->block_bytes / (need * tile_bytes)));
   job->block_keys = even_part(need, max64(1, job->block_bytes / tile_bytes)) * job->key_tile;
   if (job->dout && job->tiles) {  // the list of cells is to be small beside that
-    int64_t columns = max64(1, job->block_bytes / 8 / (job->tiles * (int64_t)sizeof(rattn_cell)));
-    int64_t limit = columns * job->column_tiles * job->key_tile;
+    int64_t columns = max64(1, job->block_bytes / 16 / (job->tiles * (int64_t)sizeof(rattn_cell)));
+    int64_t limit = columns * job->narrow_tiles * job->key_tile;
     if (job->block_keys > limit) job->block_keys = limit;
   }
+  // As wide as leaves the threads enough to do at a time: under a causal mask half the
+  // columns have a cell then.
+  const int64_t strips = ceil_div(job->block_keys, job->strip_tiles * job->key_tile) * job->block_heads;
+  int64_t cuts = 1;
+  while (job->threads > 1 && cuts < STRIP_COLUMNS && strips * cuts < 4 * job->threads) cuts *= 2;
+  job->column_tiles = job->strip_tiles / cuts;
 
   // Before the first block.
   job->head0 = job->heads = 0;
@@ -114,14 +125,13 @@ static int grow(rattn_job *job) {
   if (job->dout && !rattn_buffer_grow(&job->sums, keys * 2 * job->width * (int64_t)sizeof(float))) return 0;
   job->grads = job->dout ? job->sums.data : NULL;
 
-  int64_t counts = job->block_heads * (job->tiles + tiles) + max64(job->tiles, tiles) + 1;
-  int64_t size = (2 * job->tiles + counts) * (int64_t)sizeof(int32_t) + job->block_heads * tiles;
+  int64_t counts = (2 + job->block_heads) * job->tiles + job->block_heads * tiles;
+  int64_t size = counts * (int64_t)sizeof(int32_t) + job->block_heads * tiles;
   if (!rattn_buffer_grow(&job->lists, size)) return 0;
   job->seen = job->lists.data;
   job->row_done = job->seen + 2 * job->tiles;
   job->column_done = job->row_done + job->block_heads * job->tiles;
-  job->stages = job->column_done + job->block_heads * tiles;
-  job->odd = (uint8_t *)(job->stages + max64(job->tiles, tiles) + 1);
+  job->odd = (uint8_t *)(job->column_done + job->block_heads * tiles);
 
   find_seen(job);
   const int64_t columns = ceil_div(tiles, job->column_tiles), column_keys = job->column_tiles * job->key_tile;
@@ -130,8 +140,12 @@ static int grow(rattn_job *job) {
     int64_t span = job->seen[2 * i + 1] - (int64_t)job->seen[2 * i];
     cells += job->dout && span > 0 ? min64(columns, span / column_keys + 2) : 1;
   }
-  if (!rattn_buffer_grow(&job->cell_list, cells * (int64_t)sizeof(rattn_cell))) return 0;
+  const int64_t stages = max64(max64(cells, job->tiles), columns) + 1;
+  size = 2 * cells * (int64_t)sizeof(rattn_cell) + stages * (int64_t)sizeof(int32_t);
+  if (!rattn_buffer_grow(&job->cell_list, size)) return 0;
   job->cells = job->cell_list.data;
+  job->unsorted = job->cells + cells;
+  job->stages = (int32_t *)(job->unsorted + cells);
   return 1;
 }
 
@@ -163,15 +177,16 @@ static int seen_tiles(const rattn_job *job, int64_t i, int32_t *begin, int32_t *
   return 1;
 }
 
-// The diagonal of a cell, for rows tiles of which `rows` from row0 on see the block:
-// different for cells of one row tile and for cells of one column.
-static int64_t stage_of(const rattn_job *job, int64_t row, int64_t rows, int64_t column) {
-  if (rows >= job->columns) return (row - column * rows / job->columns + rows) % rows;
-  return (row * job->columns / rows - column + job->columns) % job->columns;
+// The diagonal of a row tile and a strip: different for those of one row tile and for
+// those of one strip.
+static int64_t diagonal_of(int64_t row, int64_t rows, int64_t strip, int64_t strips) {
+  if (rows >= strips) return (row - strip * rows / strips + rows) % rows;
+  return (row * strips / rows - strip + strips) % strips;
 }
 
-// Cells of a backward, sorted by diagonals.
-static void list_by_stage(rattn_job *job) {
+// Lists the cells of a backward in an order that has the orders of every row tile and of
+// every key in it: by diagonals of row tiles and strips, of which each is cut at columns.
+static void list_by_diagonal(rattn_job *job) {
   int32_t begin, end;
   int64_t row0 = 0, rows = 0;
   for (int64_t i = 0; i < job->tiles; i++) {
@@ -179,35 +194,53 @@ static void list_by_stage(rattn_job *job) {
     if (rows == 0) row0 = i;
     rows = i + 1 - row0;
   }
-  const int64_t stages = max64(rows, job->columns);
-  const int32_t per = (int32_t)job->column_tiles;
-  memset(job->stages, 0, (size_t)(stages + 1) * sizeof(int32_t));
+  const int64_t strips = ceil_div(job->key_tiles, job->strip_tiles), diagonals = max64(rows, strips);
+  const int32_t wide = (int32_t)job->strip_tiles, per = (int32_t)job->column_tiles;
+  memset(job->stages, 0, (size_t)(diagonals + 1) * sizeof(int32_t));
   for (int placing = 0; placing < 2; placing++) {  // count, then place
     for (int64_t i = row0; i < row0 + rows; i++) {
       if (!seen_tiles(job, i, &begin, &end)) continue;
       for (int32_t c = begin / per; c <= (end - 1) / per; c++) {
-        int64_t stage = stage_of(job, i - row0, rows, c);
+        int64_t diagonal = diagonal_of(i - row0, rows, c * per / wide, strips);
         if (!placing) {
-          job->stages[stage + 1]++;
+          job->stages[diagonal + 1]++;
           continue;
         }
-        rattn_cell *cell = &job->cells[job->stages[stage]++];
+        rattn_cell *cell = &job->unsorted[job->stages[diagonal]++];
         *cell = (rattn_cell){.tile = (int32_t)i, .begin = c * per, .end = (c + 1) * per, .column = c};
         if (cell->begin < begin) cell->begin = begin;
         if (cell->end > end) cell->end = end;
       }
     }
     if (placing) break;
-    for (int64_t s = 0; s < stages; s++) job->stages[s + 1] += job->stages[s];
+    for (int64_t s = 0; s < diagonals; s++) job->stages[s + 1] += job->stages[s];
   }
-  job->cell_count = stages ? job->stages[stages - 1] : 0;
+  job->cell_count = diagonals ? job->stages[diagonals - 1] : 0;
+}
+
+// Sorts the listed cells by the earliest time at which each can run if all take as long,
+// so that those that wait for each other come apart.
+static void sort_by_stage(rattn_job *job) {
+  int32_t *row = job->row_done, *column = job->column_done;  // first stage after the last cell
+  memset(row, 0, (size_t)job->tiles * sizeof(int32_t));
+  memset(column, 0, (size_t)job->columns * sizeof(int32_t));
+  memset(job->stages, 0, (size_t)(job->cell_count + 1) * sizeof(int32_t));
+  for (rattn_cell *c = job->unsorted; c < job->unsorted + job->cell_count; c++) {
+    c->stage = row[c->tile] > column[c->column] ? row[c->tile] : column[c->column];
+    row[c->tile] = column[c->column] = c->stage + 1;
+    job->stages[c->stage + 1]++;
+  }
+  for (int64_t s = 0; s < job->cell_count; s++) job->stages[s + 1] += job->stages[s];
+  for (rattn_cell *c = job->unsorted; c < job->unsorted + job->cell_count; c++)
+    job->cells[job->stages[c->stage]++] = *c;
 }
 
 // Lists the cells of the attend phase.
 static void list_cells(rattn_job *job) {
   int32_t begin, end;
   if (job->dout) {
-    list_by_stage(job);
+    list_by_diagonal(job);
+    sort_by_stage(job);
   } else {
     // The last tiles first, which under a causal mask have the most to do.
     job->cell_count = 0;

@@ -16,7 +16,7 @@ enum { CHAINS = 4 };
 #define LOOP_FLOPS (2.0 * 2 * VL * CHAINS)
 
 #include "cpu_portable.inc.h"
-#include "cpu_rows.inc.h"
+#include "cpu_stream.inc.h"
 
 // Rounds to the nearest bf16, of two as near to the even one; in the high half.
 typedef uint32_t vu __attribute__((vector_size(16)));
@@ -66,8 +66,8 @@ INLINE vf v_add_bf16(vf sum, const uint16_t *p) {
 // n steps of a product of 32 x 32: A's panels lie a_step apart. It starts from 0 if
 // zero, else from what is at c.
 static void product_steps(const uint16_t *a, int64_t a_step, const uint16_t *b, int64_t n, float *c,
-                          int64_t c_row, int zero, int begin, int end) {
-  (void)begin, (void)end;
+                          int64_t c_row, int zero, int begin, int end, rattn_stream *streams) {
+  (void)begin, (void)end, (void)streams;
   for (int64_t m = 0; m < MR && zero; m++) memset(c + m * c_row, 0, NR * sizeof(float));
   for (; n > 0; n--, a += a_step, b += MR * NR)
     for (int64_t m = 0; m < MR; m += 4)

@@ -19,6 +19,9 @@
 
 enum {
   NV = NR / VL,
+  // Lines of 64 bytes of B that a block prefetches every NR steps: the blocks of a tile
+  // together a panel.
+  LINES = (NR * NR * 4 / 64 + TILE_ROWS / MR - 1) / (TILE_ROWS / MR),
   // Row stride of score tiles. Not a power of two, or rows would fall on few
   // cache sets.
   LD = NB + 16,
@@ -26,9 +29,12 @@ enum {
 
 // C block of nv vectors (+)= A B over depth steps. Element (r, k) of A is a[r * a_row +
 // k * a_step] for the first chunk of steps; each further chunk lies a_chunk after the
-// one before.
+// one before. A panel of B is used by all blocks of a tile in turn, and the first would
+// wait for memory at each step; so each prefetches its part of the next panel, which
+// begins at next if that is not NULL.
 INLINE void product_block(int64_t depth, int64_t chunk, const float *a, int64_t a_row, int64_t a_step,
-                          int64_t a_chunk, const float *b, float *c, int64_t c_row, int nv, int add) {
+                          int64_t a_chunk, const float *b, float *c, int64_t c_row, int nv, int add,
+                          const float *next) {
   vf acc[MR][NV];
   UNROLL for (int r = 0; r < MR; r++) UNROLL for (int v = 0; v < nv; v++) acc[r][v] =
       add ? v_load(c + r * c_row + v * VL) : v_set1(0);
@@ -37,6 +43,10 @@ INLINE void product_block(int64_t depth, int64_t chunk, const float *a, int64_t 
   for (int64_t i = 0; add && c_row == NR && i < MR * NR; i += 16) __builtin_prefetch(c + MR * NR + i, 1);
   for (; depth > 0; depth -= chunk, a += a_chunk) {
     const float *ak = a;
+    if (next) {
+      UNROLL for (int i = 0; i < LINES; i++) __builtin_prefetch(next + 16 * i, 0, 2);
+      next += 16 * LINES;
+    }
     for (int64_t k = depth < chunk ? depth : chunk; k > 0; k--) {
       vf bk[NV];
       UNROLL for (int v = 0; v < nv; v++) bk[v] = v_load(b + v * VL);
@@ -54,29 +64,29 @@ INLINE void product_block(int64_t depth, int64_t chunk, const float *a, int64_t 
 
 // S (+)= Q K^T and dP (+)= dO V^T: A is a row tile in panels that lie a_panel apart, C
 // a block of a score tile, or the half of it at c.
-static void product_scores(int64_t depth, const float *a, int64_t a_panel, const float *b, float *c,
-                           int add) {
+static void product_scores(int64_t depth, const float *a, int64_t a_panel, const float *b, float *c, int add,
+                           const float *next) {
   if (add)
-    product_block(depth, NR, a, NR, 1, a_panel, b, c, LD, NV, 1);
+    product_block(depth, NR, a, NR, 1, a_panel, b, c, LD, NV, 1, next);
   else
-    product_block(depth, NR, a, NR, 1, a_panel, b, c, LD, NV, 0);
+    product_block(depth, NR, a, NR, 1, a_panel, b, c, LD, NV, 0, next);
 }
 static void product_scores_half(int64_t depth, const float *a, int64_t a_panel, const float *b, float *c,
-                                int add) {
+                                int add, const float *next) {
   if (add)
-    product_block(depth, NR, a, NR, 1, a_panel, b, c, LD, NV / 2, 1);
+    product_block(depth, NR, a, NR, 1, a_panel, b, c, LD, NV / 2, 1, next);
   else
-    product_block(depth, NR, a, NR, 1, a_panel, b, c, LD, NV / 2, 0);
+    product_block(depth, NR, a, NR, 1, a_panel, b, c, LD, NV / 2, 0, next);
 }
 
 // O += P V and dQ += dS K: A is rows of a score tile, C a block of a row tile.
-static void product_rows(int64_t depth, const float *a, const float *b, float *c) {
-  product_block(depth, depth, a, LD, 1, 0, b, c, NR, NV, 1);
+static void product_rows(int64_t depth, const float *a, const float *b, float *c, const float *next) {
+  product_block(depth, NR, a, LD, 1, NR, b, c, NR, NV, 1, next);
 }
 
 // dV += P^T dO and dK += dS^T Q: A is columns of a score tile, C a block of a key tile.
 static void product_keys(int64_t depth, const float *a, const float *b, float *c) {
-  product_block(depth, depth, a, 1, LD, 0, b, c, NR, NV, 1);
+  product_block(depth, depth, a, 1, LD, 0, b, c, NR, NV, 1, NULL);
 }
 
 // c[0 : width] += w * b for rows in panels that lie c_panel and b_panel apart: a

@@ -150,6 +150,7 @@ rattn_queue *rattn_queue_open(const rattn_isa *isa, int32_t threads, int64_t blo
   if (!q) return NULL;
   q->job.isa = isa;
   q->job.block_bytes = block_bytes;
+  q->job.threads = threads;
   pthread_mutex_init(&q->lock, NULL);
   pthread_cond_init(&q->work, NULL);
   pthread_cond_init(&q->done, NULL);

@@ -12,11 +12,12 @@ typedef struct {
   int odd_q, odd_dout;         // some row holds Inf or NaN
   // The tile's rows as the products read them: q, dout (with scale or its sign taken
   // in, as a body likes), and as panels [width / NR][tile_rows][NR] the running output,
-  // or dq / scale.
+  // or dq (for bf16 with the sign of scale).
   void *q, *dout;
   float *acc;
-  float *p, *ds;       // scores, then p; dout.v, then ds
-  float *m, *l;        // forward: running maximum and sum; backward: lse (for bf16 -lse log2 e) and delta
+  float *p, *ds;  // scores, then p; dout.v, then ds
+  // Forward: running maximum and sum. Backward: lse and delta, for bf16 -lse log2 e and -|scale| delta.
+  float *m, *l;
   int32_t *lo, *hi;    // [tile_rows]: visible keys of the block of keys
   int32_t *from, *to;  // [blocks]: visible keys of the current key tile
 } rattn_tile;
@@ -90,9 +91,68 @@ static int begin_keys(rattn_tile *t, int64_t key, int64_t nb) {
 
 // dst[0 : n] = scale * a row of panels that lie stride apart; with add it is added.
 static void add_panels(float *dst, const float *panels, int64_t stride, int64_t n, float scale, int add) {
-  for (; n > 0; n -= NR, dst += NR, panels += stride)
-    for (int64_t d = 0; d < (n < NR ? n : NR); d++)
-      dst[d] = add ? dst[d] + scale * panels[d] : scale * panels[d];
+  const vf factor = v_set1(scale);
+  for (; n >= NR; n -= NR, dst += NR, panels += stride) UNROLL for (int v = 0; v < NR; v += VL) {
+      vf x = v_load(panels + v) * factor;
+      if (add) x = x + v_load(dst + v);
+      v_store(dst + v, x);
+    }
+  for (int64_t d = 0; d < n; d++) dst[d] = add ? dst[d] + scale * panels[d] : scale * panels[d];
+}
+
+// The reverse, for row m of the tile's acc: scale * src[0 : head_dim], or 0 where src is NULL.
+static void load_sums(const rattn_job *job, const rattn_tile *t, int64_t m, const float *src, float scale) {
+  const int64_t dim = job->shape.head_dim;
+  const vf factor = v_set1(scale);
+  float *acc = t->acc + m * NR;
+  for (int64_t d = 0; d < job->width; d += NR, acc += t->panel) {
+    const int64_t n = src ? dim - d < NR ? dim - d : NR : 0;
+    if (n == NR) {
+      UNROLL for (int v = 0; v < NR; v += VL) v_store(acc + v, v_load(src + d + v) * factor);
+      continue;
+    }
+    memset(acc, 0, NR * sizeof(float));
+    for (int64_t i = 0; i < n; i++) acc[i] = scale * src[d + i];
+  }
+}
+
+// The sums of dk and dv of key tile `at`, which begin at 0: it is cleared where it is needed,
+// so that it is in the caches then.
+static float *begin_grads(const rattn_job *job, int64_t at) {
+  const int64_t floats = 2 * job->key_tile * job->width;
+  float *grads = job->grads + at * floats;
+  if (!(job->odd[at] & RATTN_SUMMED)) memset(grads, 0, (size_t)floats * sizeof(float));
+  job->odd[at] |= RATTN_SUMMED;
+  return grads;
+}
+
+// Where the sum of dq that begins with a key tile of a cell ends. Where the block of keys is
+// the first to give these rows a gradient, sums go on from what the cell before has left.
+// Later blocks and calls are added to that a narrow column at a time. Either way the bits
+// do not depend on where cells end.
+INLINE int64_t end_of_sum(const rattn_job *job, const rattn_cell *cell, int64_t begin) {
+  const int64_t tiles = job->first && job->first_block ? job->strip_tiles : job->narrow_tiles;
+  const int64_t end = (begin / tiles + 1) * tiles;
+  return end < cell->end ? end : cell->end;
+}
+
+static float *dq_row(const rattn_job *job, const rattn_tile *t, int64_t head, int64_t m) {
+  return job->op.backward.dq + tensor_row(job, t, head, m) * job->shape.head_dim;
+}
+
+// Begins such a sum in acc, and ends it: dq = sign * acc.
+static void begin_dq(const rattn_job *job, const rattn_tile *t, const rattn_cell *cell, int64_t head,
+                     float sign) {
+  const int go_on = job->first && job->first_block && cell->row_before > 0;
+  for (int64_t m = 0; m < t->blocks * MR; m++)
+    load_sums(job, t, m, go_on && t->lo[m] < t->hi[m] ? dq_row(job, t, head, m) : NULL, sign);
+}
+static void end_dq(const rattn_job *job, const rattn_tile *t, const rattn_cell *cell, int64_t head,
+                   float sign) {
+  const int write = job->first && job->first_block;
+  for (int64_t m = 0; m < t->rows; m++)
+    if (t->lo[m] < t->hi[m] || (write && cell->row_before == 0))
+      add_panels(dq_row(job, t, head, m), t->acc + m * NR, t->panel, job->shape.head_dim, sign, !write);
 }
 
 // Transposes VL vectors in place: each round puts the first half of the rows between

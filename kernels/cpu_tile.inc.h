@@ -56,29 +56,36 @@ static int pack_tile(const rattn_job *job, rattn_tile *t, int64_t head, const vo
 
 // s[rows][LD] = A B over what the blocks see, to whole or half panels: scores of the
 // tile's rows a against a key tile's columns b. Long rows go in pieces, so that a
-// panel of b stays in the first-level cache for all blocks.
-static void all_scores(const rattn_job *job, const rattn_tile *t, const float *a, const float *b, float *s) {
+// panel of b stays in the first-level cache for all blocks. after is what is read next.
+static void all_scores(const rattn_job *job, const rattn_tile *t, const float *a, const float *b, float *s,
+                       const float *after) {
   const int64_t dim = job->shape.head_dim;
   for (int64_t d = 0; d < dim; d += DEPTH) {
     const int64_t depth = dim - d < DEPTH ? dim - d : DEPTH;
-    for (int64_t n = 0; n < job->key_tile; n += NR)
-      for (int64_t i = 0; i < t->blocks; i++) {
+    for (int64_t n = 0; n < job->key_tile; n += NR) {
+      const float *next = after;
+      if (n + NR < job->key_tile)
+        next = b + (n + NR) * dim + d * NR;
+      else if (d + DEPTH < dim)
+        next = b + (d + DEPTH) * NR;
+      for (int64_t i = 0; i < t->blocks; i++, next += depth / NR * LINES * 16) {
         if (t->from[i] >= n + NR || t->to[i] <= n) continue;
         const float *ai = a + d / NR * t->panel + i * MR * NR, *bi = b + n * dim + d * NR;
         float *si = s + i * MR * LD + n;
         if (t->to[i] <= n + NR / 2)
-          product_scores_half(depth, ai, t->panel, bi, si, d > 0);
+          product_scores_half(depth, ai, t->panel, bi, si, d > 0, next);
         else if (t->from[i] >= n + NR / 2)
-          product_scores_half(depth, ai, t->panel, bi + NR / 2, si + NR / 2, d > 0);
+          product_scores_half(depth, ai, t->panel, bi + NR / 2, si + NR / 2, d > 0, next);
         else
-          product_scores(depth, ai, t->panel, bi, si, d > 0);
+          product_scores(depth, ai, t->panel, bi, si, d > 0, next);
       }
+    }
   }
 }
 
-// acc += w b: w a score tile, b a key tile's rows in panels.
+// acc += w b: w a score tile, b a key tile's rows in panels. after is what is read next.
 static void add_over_keys(const rattn_job *job, rattn_tile *t, const float *w, const float *b, int64_t key,
-                          int odd) {
+                          int odd, const float *after) {
   const int64_t nb = job->key_tile, width = job->width;
   for (int64_t m = 0; m < t->rows && odd; m++) {
     int64_t lo, hi;
@@ -88,11 +95,13 @@ static void add_over_keys(const rattn_job *job, rattn_tile *t, const float *w, c
   }
   if (odd) return;
   float *acc = t->acc;
-  for (int64_t d = 0; d < width; d += NR, b += nb * NR, acc += t->panel)
-    for (int64_t i = 0; i < t->blocks; i++)
+  for (int64_t d = 0; d < width; d += NR, b += nb * NR, acc += t->panel) {
+    const float *next = d + NR < width ? b + nb * NR : after;
+    for (int64_t i = 0; i < t->blocks; i++, next += nb / NR * LINES * 16)
       if (t->from[i] < t->to[i])
         product_rows(t->to[i] - t->from[i], w + i * MR * LD + t->from[i], b + t->from[i] * NR,
-                     acc + i * MR * NR);
+                     acc + i * MR * NR, next);
+  }
 }
 
 // grad += w^T b: w a score tile, b the tile's rows and grad a key tile's, in panels.
