@@ -171,8 +171,8 @@ func (a *attention) claims() ([]claim, error) {
 			}
 		}
 	}
-	tokens := int64(a.job.Batch.Order(w.Rank()).Tokens)
-	workspace := kernels.WorkspaceCUDA(gpu.Index, a.shape, tokens, int64(chunk), a.backward)
+	shape, tokens := a.job.Kernels(w.Rank(), a.shape)
+	workspace := kernels.WorkspaceCUDA(gpu.Index, shape, int64(tokens), int64(chunk), a.backward)
 	return []claim{node, {"GPU " + gpu.UUID + " of node " + w.host.Host, layer + workspace, w.gpuFree}}, nil
 }
 

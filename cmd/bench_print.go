@@ -156,6 +156,12 @@ func (g benchGo) point(samples []sampleRecord, x resultRecord) error {
 	}
 	name := fmt.Sprintf("BenchmarkAttention/mask=%s/seq=%d/batch=%d/heads=%d:%d/dim=%d/dtype=%s/layout=%s/schedule=%s/ranks=%d/pass=%s",
 		strings.ReplaceAll(x.Mask, "/", ":"), x.Seq, x.Batch, x.Heads, x.KVHeads, x.HeadDim, x.DType, x.Layout, x.Schedule, x.Ranks, x.Pass)
+	if x.Ulysses > 1 {
+		name += fmt.Sprintf("/ulysses=%d", x.Ulysses)
+	}
+	if x.Wire == "bf16" {
+		name += "/wire=" + x.Wire
+	}
 	name = strings.ReplaceAll(name, " ", "_")
 	for _, s := range samples {
 		slowest := s.slowest()

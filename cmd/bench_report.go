@@ -84,6 +84,7 @@ func (r *benchReport) key(shape *cases.Shape, p ring.Pass) string {
 	text := fmt.Sprintf("%s %s %s|%+v|%s|%s %s %s %d %s %s %s %d|%d %d|%d %v", version, revision(), kernels.CUDAArchive(), *shape, p,
 		o.layout, o.schedule, o.shards, o.perNode, o.machine, o.backend, o.transport, w.threads, r.options.warmup, r.options.repeats,
 		w.Size(), slices.Sorted(maps.Values(nodes)))
+	text += fmt.Sprintf("|%d %s %d %d", o.ulysses, o.wire, o.stageTokens, o.grain)
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:8])
 }
@@ -142,7 +143,7 @@ func (r *benchReport) add(ctx context.Context, a *attention, shape *cases.Shape,
 	s := a.shape
 	what := report.Key{
 		Key: key, Seq: a.tokens, Batch: a.batch, Heads: s.Heads, KVHeads: s.KVHeads, HeadDim: s.HeadDim, DType: s.DType.String(), Mask: shape.Name,
-		Pass: p.String(), Layout: a.job.Batch.Layout.Name, Schedule: a.job.Schedule, Ranks: w.Size(), Backend: r.mine.Backend, Transport: a.links.kind(w),
+		Pass: p.String(), Layout: a.job.Batch.Layout.Name, Schedule: a.job.Schedule, Ulysses: a.job.Members(), Wire: a.job.Wire.String(), Ranks: w.Size(), Backend: r.mine.Backend, Transport: a.links.kind(w),
 	}
 	result := resultRecord{"result", report.Result{Key: what, Wrong: len(failed)}}
 	var samples []sampleRecord

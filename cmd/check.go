@@ -107,7 +107,7 @@ func defaultShapes() []cases.Shape {
 // checkAll runs the cases and fails if any of them does.
 func (w *world) checkAll(ctx context.Context, golden, in string, shapes []cases.Shape) error {
 	c := &checker{world: w, table: tabwriter.NewWriter(w.out, 0, 0, 2, ' ', tabwriter.AlignRight)}
-	fmt.Fprintf(w.out, "%s, %s (%s)%s\n", versionLine(), plural(w.Size(), "rank"), w.launch, w.onGPU())
+	fmt.Fprintf(w.out, "%s, %s (%s)%s%s\n", versionLine(), plural(w.Size(), "rank"), w.launch, exchangeText(w.options.ulysses, w.options.wire), w.onGPU())
 	fmt.Fprint(c.table, "case\tS\theads\tD\tdtype\tlayout\tout\tlse\tdq\tdk\tdv\tresult\t\n")
 	var err error
 	switch {
@@ -202,7 +202,7 @@ func (w *world) oneRank(ctx context.Context, in *shard.Input) (*shard.Input, fun
 		}
 		name := filepath.Join(dir, "one-rank.safetensors")
 		alone := *w.options
-		alone.shards, alone.expectRanks = "", 0
+		alone.shards, alone.expectRanks, alone.ulysses = "", 0, 1
 		err = runInProcess(ctx, &alone, w.out, 1, "alone", func(ctx context.Context, one *world) error {
 			return one.computeTo(ctx, in, name)
 		})

@@ -2,6 +2,7 @@ package cmd
 
 import (
 	"fmt"
+	"io"
 	"text/tabwriter"
 	"time"
 
@@ -29,26 +30,50 @@ func (o *options) compare(c *cobra.Command, shape *shapeFlags, in string) error 
 	fmt.Fprint(t, "mask\ttokens\tlayout\tschedule\tpairs max/mean\ttokens max/mean\tsent forward\tbackward\tbetween nodes\tmemory\tforward\tbackward\t\n")
 	for _, p := range problems {
 		for _, choice := range o.candidates(nodes) {
-			job, err := o.jobOf(choice, p, o.ranks, nil)
-			if err != nil {
-				return err
+			for _, c := range o.withAndWithoutUlysses() {
+				if err := c.compareRow(t, p, choice); err != nil {
+					return err
+				}
 			}
-			r, err := newPlanReport(job, p, o.perNode)
-			if err != nil {
-				return err
-			}
-			if err := r.predict(job, p, o); err != nil {
-				return err
-			}
-			// A ring of whole chunks sends each token to all others.
-			plain := float64(p.batch) * float64(p.tokens) * float64(p.shape.KVTokenBytes()) * float64(max(o.ranks-1, 1))
-			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%s\t%s\t%s\t\n", maskText(p.mask, p.tokens), p.tokens, choice.Layout, choice.Schedule,
-				r.Forward.PairsMaxOverMean, r.Forward.TokensMaxOverMean, total(r.Forward.BytesSent)/plain, total(r.Backward.BytesSent)/plain,
-				total(r.Forward.BytesBetweenNodes)/plain, report.FormatBytes(most(r.Backward.MemoryBytes)),
-				secondsText(r.predicted[ring.Forward].Time), secondsText(r.predicted[ring.Backward].Time))
 		}
 	}
 	return t.Flush()
+}
+
+// withAndWithoutUlysses are the flags with one rank a group, and with as many as they say.
+func (o *options) withAndWithoutUlysses() []options {
+	if o.ulysses <= 1 {
+		return []options{*o}
+	}
+	without := *o
+	without.ulysses = 1
+	return []options{without, *o}
+}
+
+// compareRow prints one layout and schedule of one problem.
+func (o *options) compareRow(out io.Writer, p *problem, c choice) error {
+	job, err := o.jobOf(c, p, o.ranks, nil)
+	if err != nil {
+		return err
+	}
+	r, err := newPlanReport(job, p, o.perNode)
+	if err != nil {
+		return err
+	}
+	if err := r.predict(job, p, o); err != nil {
+		return err
+	}
+	// A ring of whole chunks sends each token to all others.
+	plain := float64(p.batch) * float64(p.tokens) * float64(p.shape.KVTokenBytes()) * float64(max(o.ranks-1, 1))
+	schedule := c.Schedule
+	if job.Members() > 1 {
+		schedule = fmt.Sprintf("%s, ulysses %d", schedule, job.Members())
+	}
+	_, err = fmt.Fprintf(out, "%s\t%d\t%s\t%s\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%s\t%s\t%s\t\n", maskText(p.mask, p.tokens), p.tokens, c.Layout, schedule,
+		r.Forward.PairsMaxOverMean, r.Forward.TokensMaxOverMean, total(r.Forward.BytesSent)/plain, total(r.Backward.BytesSent)/plain,
+		total(r.Forward.BytesBetweenNodes)/plain, report.FormatBytes(most(r.Backward.MemoryBytes)),
+		secondsText(r.predicted[ring.Forward].Time), secondsText(r.predicted[ring.Backward].Time))
+	return err
 }
 
 // compareProblems are the shapes of the flags, or the problem of a file.

@@ -20,6 +20,9 @@ type options struct {
 	threads                  int
 	ranks, expectRanks       int
 	perNode                  int
+	ulysses                  int // 0: 1
+	wire                     string
+	stageTokens, grain       int // 0: as is usual
 	machine                  string
 	timeout                  time.Duration
 	logLevel                 string
@@ -80,6 +83,7 @@ func (o *options) validate(f *pflag.FlagSet) error {
 		{"--schedule", o.schedule, append([]string{"auto"}, ring.Schedules...)},
 		{"--backend", o.backend, []string{"auto", "cpu", "cuda", "ref"}},
 		{"--transport", o.transport, []string{"auto", "device", "host"}},
+		{"--wire-gradients", o.wire, wires},
 	} {
 		switch {
 		case f.Lookup(c.flag[2:]) == nil || slices.Contains(c.known, c.value):
@@ -87,7 +91,7 @@ func (o *options) validate(f *pflag.FlagSet) error {
 			return usageError("%s is %q; there is: %s", c.flag, c.value, strings.Join(c.known, ", "))
 		}
 	}
-	for _, name := range []string{"ranks", "threads", "expect-ranks", "ranks-per-node"} {
+	for _, name := range []string{"ranks", "threads", "expect-ranks", "ranks-per-node", "ulysses", "stage-tokens", "grain"} {
 		if n, err := f.GetInt(name); err == nil && f.Changed(name) && n < 1 {
 			return usageError("--%s is %d, want at least 1", name, n)
 		}
@@ -103,6 +107,10 @@ func (o *options) validate(f *pflag.FlagSet) error {
 		return usageError("--timeout is %v, want 0 or more", o.timeout)
 	case o.shards != "" && o.layout != "auto":
 		return usageError("--shards stands in place of --layout; give one of the two")
+	case o.stageTokens > 0 && o.schedule != "direct" && o.schedule != "auto":
+		return usageError("--stage-tokens is about --schedule direct, not %s", o.schedule)
+	case o.grain > 0 && (o.shards != "" || o.layout != "balanced" && o.layout != "auto"):
+		return usageError("--grain is about --layout balanced")
 	}
 	return nil
 }

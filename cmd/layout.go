@@ -2,6 +2,7 @@ package cmd
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,6 +33,10 @@ func (o *options) addLayout(f *pflag.FlagSet, ranksUsage string) {
 	f.StringVar(&o.layout, "layout", "auto", "who holds which tokens: contiguous, zigzag, balanced (pieces dealt so that visible pairs and tokens are even), auto")
 	f.StringVar(&o.shards, "shards", "", "tokens of each rank by hand, e.g. 3,3,4, in place of --layout")
 	f.StringVar(&o.schedule, "schedule", "auto", "how keys and values travel: ring, direct (from their owner to who needs them), two-level (round each node, and once to each other node), auto")
+	f.IntVar(&o.ulysses, "ulysses", 1, "U ranks in a row, which must divide ranks and query heads, exchange heads all to all; the schedule then goes over such groups, each rank with a U-th of the heads")
+	f.StringVar(&o.wire, "wire-gradients", "f32", "as what the sums of dk and dv travel on the ring: f32, or bf16, half the bytes, with an error that docs/METRICS.md tells")
+	f.IntVar(&o.stageTokens, "stage-tokens", 0, "the most tokens of a stage of --schedule direct (default: half of what the fullest rank holds)")
+	f.IntVar(&o.grain, "grain", 0, "tokens: --layout balanced cuts documents at multiples of it alone (default 1)")
 	f.IntVar(&o.perNode, "ranks-per-node", 0, "ranks of a node, as if they were placed in order (default: the hosts; of ranks that are only planned: all on one)")
 	f.StringVar(&o.machine, "machine", "", "TFLOP/s of a rank, GB/s of its link, and of that between nodes, e.g. 400,50,25: what auto, and the predictions of plan, reckon with")
 	f.IntVar(&o.ranks, "ranks", 0, ranksUsage)
@@ -112,8 +117,33 @@ func (o *options) jobOf(c choice, p *problem, ranks int, nodes ring.Nodes) (*rin
 	if err != nil {
 		return nil, withCode(exitUsage, err)
 	}
-	job, err := ring.NewJob(batch, c.Schedule, o.nodesOf(ranks, nodes))
+	job, err := ring.NewJob(batch, c.Schedule, o.nodesOf(ranks, nodes), o.jobOptions(p)...)
 	return job, withCode(exitUsage, err)
+}
+
+// wires are as what gradients travel, by what --wire-gradients says.
+var wires = []string{ring.F32.String(), ring.BF16.String()}
+
+// jobOptions is what the flags say of a job besides its layout and schedule.
+func (o *options) jobOptions(p *problem) (list []ring.Option) {
+	if o.ulysses > 1 {
+		list = append(list, ring.Ulysses(o.ulysses, p.shape.Heads, p.shape.KVHeads))
+	}
+	if o.wire == ring.BF16.String() {
+		list = append(list, ring.GradientsAs(ring.BF16))
+	}
+	return append(list, ring.StageTokens(o.stageTokens))
+}
+
+// exchangeText names what is not the usual of a job's exchange, behind other words.
+func exchangeText(members int, wire string) (text string) {
+	if members > 1 {
+		text = fmt.Sprintf(", ulysses %d", members)
+	}
+	if wire != "" && wire != ring.F32.String() {
+		text += ", gradients travel as " + wire
+	}
+	return text
 }
 
 // cut makes the layout of a name.
@@ -124,7 +154,7 @@ func (o *options) cut(name string, tokens, ranks int, m segments.Mask) (segments
 	case "zigzag":
 		return segments.Zigzag(tokens, ranks), nil
 	case "balanced":
-		l, err := segments.Balanced(tokens, ranks, m)
+		l, err := segments.BalancedPieces(tokens, ranks, max(o.grain, 1), m)
 		return l, withCode(exitUsage, err)
 	}
 	var lengths []int
@@ -145,6 +175,13 @@ func (o *options) cut(name string, tokens, ranks int, m segments.Mask) (segments
 	return l, nil
 }
 
+// alike reports whether there are several nodes of equally many ranks, or of equally many
+// groups of ranks.
+func (o *options) alike(nodes ring.Nodes) bool {
+	groups, err := nodes.Groups(max(o.ulysses, 1))
+	return err == nil && groups.Alike()
+}
+
 // candidates are the choices that the flags leave, for ranks on such nodes.
 func (o *options) candidates(nodes ring.Nodes) (list []choice) {
 	c, _ := o.chosen()
@@ -153,7 +190,7 @@ func (o *options) candidates(nodes ring.Nodes) (list []choice) {
 		of = layouts
 	}
 	if c.Schedule == "auto" {
-		by = slices.DeleteFunc(slices.Clone(ring.Schedules), func(s string) bool { return s == "two-level" && !nodes.Alike() })
+		by = slices.DeleteFunc(slices.Clone(ring.Schedules), func(s string) bool { return s == "two-level" && !o.alike(nodes) })
 	}
 	for _, layout := range of {
 		for _, schedule := range by {
@@ -224,7 +261,7 @@ func (o *options) usual(m segments.Mask, nodes ring.Nodes) choice {
 		switch {
 		case packed:
 			c.Schedule = "direct"
-		case nodes.Alike():
+		case o.alike(nodes):
 			c.Schedule = "two-level"
 		default:
 			c.Schedule = "ring"

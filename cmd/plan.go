@@ -108,6 +108,8 @@ type planReport struct {
 	Ranks      int        `json:"ranks"`
 	Layout     string     `json:"layout"`
 	Schedule   string     `json:"schedule"`
+	Ulysses    int        `json:"ulysses"`
+	Wire       string     `json:"wire_gradients"`
 	Tokens     int        `json:"tokens"`
 	Shards     [][][2]int `json:"shards"`      // token ranges of a row
 	PredictedS *float64   `json:"predicted_s"` // of both passes; null without a machine
@@ -135,7 +137,7 @@ func newPlanReport(job *ring.Job, p *problem, perNode int) (*planReport, error) 
 		perNode = ranks
 	}
 	layout := job.Batch.Layout
-	r := &planReport{Ranks: ranks, Layout: layout.Name, Schedule: job.Schedule, Tokens: layout.Tokens, Shards: make([][][2]int, ranks)}
+	r := &planReport{Ranks: ranks, Layout: layout.Name, Schedule: job.Schedule, Ulysses: job.Members(), Wire: job.Wire.String(), Tokens: layout.Tokens, Shards: make([][][2]int, ranks)}
 	tokens := make([]int64, ranks)
 	for rank, spans := range layout.Spans {
 		r.Shards[rank] = [][2]int{}
@@ -194,7 +196,7 @@ func (report *passReport) add(job *ring.Job, pass ring.Pass, rank, perNode int, 
 			between += s.Bytes(shape)
 		}
 	}
-	report.Pairs = append(report.Pairs, pairs)
+	report.Pairs = append(report.Pairs, job.Share(rank, pairs))
 	report.BytesSent = append(report.BytesSent, sent)
 	report.BytesLeast = append(report.BytesLeast, job.LeastBytes(rank, pass, shape))
 	report.BytesBetweenNodes = append(report.BytesBetweenNodes, between)
@@ -223,7 +225,7 @@ func (r *planReport) print(out io.Writer, job *ring.Job, p *problem, steps bool)
 	if !r.Proved {
 		proved = fmt.Sprintf("not proved (more than %d ranks)", proofRanks)
 	}
-	fmt.Fprintf(out, "%s, layout %s, schedule %s; the plan is %s\n", plural(r.Ranks, "rank"), r.Layout, r.Schedule, proved)
+	fmt.Fprintf(out, "%s, layout %s, schedule %s%s; the plan is %s\n", plural(r.Ranks, "rank"), r.Layout, r.Schedule, exchangeText(r.Ulysses, r.Wire), proved)
 	for pass, of := range []*passReport{&r.Forward, &r.Backward} {
 		fmt.Fprintf(out, "\n%v: pairs max/mean %.3f, tokens max/mean %.3f\n", ring.Pass(pass), of.PairsMaxOverMean, of.TokensMaxOverMean)
 		if r.predicted != nil {

@@ -236,7 +236,7 @@ func (w *world) reportRun(ctx context.Context, a *attention, mine rankReport, in
 	fmt.Fprintf(w.out, "input      %s: %d x %d tokens, %s, %s, head_dim %d, %s\n",
 		inPath, a.batch, a.tokens, plural(s.Heads, "query head"), plural(s.KVHeads, "KV head"), s.HeadDim, s.DType)
 	fmt.Fprintf(w.out, "mask       %s\n", maskText(a.mask, a.tokens))
-	fmt.Fprintf(w.out, "ranks      %d (%s), layout %s, schedule %s\n", w.Size(), w.launch, a.job.Batch.Layout.Name, a.job.Schedule)
+	fmt.Fprintf(w.out, "ranks      %d (%s), layout %s, schedule %s%s\n", w.Size(), w.launch, a.job.Batch.Layout.Name, a.job.Schedule, exchangeText(a.job.Members(), a.job.Wire.String()))
 	fmt.Fprintf(w.out, "transport  %s\n", a.links.describe(w))
 	fmt.Fprintf(w.out, "backend    %s (%s)\n", mine.Backend, mine.Why)
 	for r, x := range ranks {

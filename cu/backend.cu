@@ -249,6 +249,30 @@ static int32_t cuda_add(rattn_ctx *ctx, float *dst, const float *src, int64_t n)
   return check(ctx, add_floats(ctx->stream, ctx->processors * 16, dst, src, n), "add");
 }
 
+static int32_t cuda_round(rattn_ctx *ctx, uint16_t *dst, const float *src, int64_t n) {
+  const rattn_limits l = limits(ctx);
+  int32_t status = rattn_check_add(&l, dst, src, n);
+  if (status == RATTN_OK) status = enter(ctx);
+  if (status != RATTN_OK || n == 0) return status;
+  return check(ctx, round_floats(ctx->stream, ctx->processors * 16, dst, src, n), "round");
+}
+
+static int32_t cuda_add_rounded(rattn_ctx *ctx, float *dst, const uint16_t *src, int64_t n) {
+  const rattn_limits l = limits(ctx);
+  int32_t status = rattn_check_add(&l, dst, src, n);
+  if (status == RATTN_OK) status = enter(ctx);
+  if (status != RATTN_OK || n == 0) return status;
+  return check(ctx, add_rounded(ctx->stream, ctx->processors * 16, dst, src, n), "add_rounded");
+}
+
+static int32_t cuda_move(rattn_ctx *ctx, const rattn_move_args *a) {
+  const rattn_limits l = limits(ctx);
+  int32_t status = rattn_check_move(&l, a);
+  if (status == RATTN_OK) status = enter(ctx);
+  if (status != RATTN_OK || a->n == 0 || a->bytes == 0) return status;
+  return check(ctx, move_rows(ctx->stream, ctx->processors * 16, a), "move");
+}
+
 static int32_t cuda_record(rattn_ctx *ctx, int64_t *event) {
   int32_t status = enter(ctx);
   if (status != RATTN_OK) return status;
@@ -298,10 +322,11 @@ static int32_t cuda_query(rattn_ctx *ctx, int64_t event, int32_t *done) {
 extern "C" const rattn_backend *rattn_cuda(void) {
   using namespace rattn;
   static const rattn_backend table = {
-      RATTN_ABI_VERSION, sizeof table,  cuda_open,  close_context, cuda_name,  cuda_error,
-      cuda_alloc,        cuda_free,     cuda_write, cuda_read,     cuda_zero,  cuda_forward,
-      cuda_delta,        cuda_backward, cuda_add,   cuda_record,   cuda_query, cuda_sync,
-      host_alloc,        host_free,     copy_out,   copy_in,       copied,
+      RATTN_ABI_VERSION, sizeof table,  cuda_open,  close_context, cuda_name,        cuda_error,
+      cuda_alloc,        cuda_free,     cuda_write, cuda_read,     cuda_zero,        cuda_forward,
+      cuda_delta,        cuda_backward, cuda_add,   cuda_round,    cuda_add_rounded, cuda_move,
+      cuda_record,       cuda_query,    cuda_sync,  host_alloc,    host_free,        copy_out,
+      copy_in,           copied,
   };
   return &table;
 }

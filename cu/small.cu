@@ -141,6 +141,69 @@ cudaError_t add_floats(cudaStream_t stream, int32_t blocks, float *dst, const fl
   return cudaGetLastError();
 }
 
+static __global__ void round_kernel(__nv_bfloat16 *dst, const float *src, int64_t n) {
+  const int64_t step = (int64_t)gridDim.x * THREADS;
+  for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += step)
+    dst[i] = __float2bfloat16(src[i]);
+}
+
+cudaError_t round_floats(cudaStream_t stream, int32_t blocks, uint16_t *dst, const float *src, int64_t n) {
+  const int64_t need = ceil_div(n, THREADS);
+  LAUNCH(round_kernel, need < blocks ? need : blocks, stream, (__nv_bfloat16 *)dst, src, n);
+  return cudaGetLastError();
+}
+
+static __global__ void add_rounded_kernel(float *dst, const __nv_bfloat16 *src, int64_t n) {
+  const int64_t step = (int64_t)gridDim.x * THREADS;
+  for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += step) dst[i] += to_float(src[i]);
+}
+
+cudaError_t add_rounded(cudaStream_t stream, int32_t blocks, float *dst, const uint16_t *src, int64_t n) {
+  const int64_t need = ceil_div(n, THREADS);
+  LAUNCH(add_rounded_kernel, need < blocks ? need : blocks, stream, dst, (const __nv_bfloat16 *)src, n);
+  return cudaGetLastError();
+}
+
+static __device__ void put(uint4 *dst, uint4 x) { *dst = x; }
+static __device__ void put(uint32_t *dst, uint32_t x) { *dst = x; }
+static __device__ void put(uint8_t *dst, uint8_t x) { *dst = x; }
+static __device__ void put(float *dst, float x) { *dst += x; }
+
+// A row is width units of T; strides are in units too.
+template <class T>
+static __global__ void move_kernel(T *dst, const T *src, int64_t n, int64_t width, int64_t dst_stride,
+                                   int64_t src_stride, const int32_t *to, const int32_t *from) {
+  const int64_t first = (int64_t)blockIdx.x * THREADS + threadIdx.x, step = (int64_t)gridDim.x * THREADS;
+  const int64_t rows = step / width, units = step % width;
+  int64_t row = first / width, unit = first % width;
+  while (row < n) {
+    put(dst + (to ? to[row] : row) * dst_stride + unit, src[(from ? from[row] : row) * src_stride + unit]);
+    row += rows, unit += units;
+    if (unit >= width) row++, unit -= width;
+  }
+}
+
+template <class T>
+static void launch_move(cudaStream_t stream, int32_t blocks, const rattn_move_args *a) {
+  const int64_t unit = sizeof(T), need = ceil_div(a->n * (a->bytes / unit), THREADS);
+  LAUNCH(move_kernel, need < blocks ? need : blocks, stream, (T *)a->dst, (const T *)a->src, a->n,
+         a->bytes / unit, a->dst_stride / unit, a->src_stride / unit, a->to, a->from);
+}
+
+cudaError_t move_rows(cudaStream_t stream, int32_t blocks, const rattn_move_args *a) {
+  const uintptr_t all = (uintptr_t)a->dst | (uintptr_t)a->src | (uintptr_t)a->bytes |
+                        (uintptr_t)a->dst_stride | (uintptr_t)a->src_stride;
+  if (a->add)
+    launch_move<float>(stream, blocks, a);
+  else if (all % 16 == 0)
+    launch_move<uint4>(stream, blocks, a);
+  else if (all % 4 == 0)
+    launch_move<uint32_t>(stream, blocks, a);
+  else
+    launch_move<uint8_t>(stream, blocks, a);
+  return cudaGetLastError();
+}
+
 template <class T, class U>
 static __global__ void pad_kernel(const T *src, U *dst, int64_t n, int32_t dim, int32_t stride, float sign) {
   const int64_t step = (int64_t)gridDim.x * THREADS;

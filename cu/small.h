@@ -34,6 +34,13 @@ cudaError_t delta_rows(cudaStream_t stream, int32_t dtype, const float *out, con
 // dst += src, n elements.
 cudaError_t add_floats(cudaStream_t stream, int32_t blocks, float *dst, const float *src, int64_t n);
 
+// dst = bf16 of src, to nearest, ties to even; dst += src; n elements.
+cudaError_t round_floats(cudaStream_t stream, int32_t blocks, uint16_t *dst, const float *src, int64_t n);
+cudaError_t add_rounded(cudaStream_t stream, int32_t blocks, float *dst, const uint16_t *src, int64_t n);
+
+// rattn_move_args in rattn.h.
+cudaError_t move_rows(cudaStream_t stream, int32_t blocks, const rattn_move_args *a);
+
 // Copies rows of dim elements to rows of stride, zeros behind; negated where asked for,
 // and to f32 where to_f32.
 cudaError_t pad_rows(cudaStream_t stream, int32_t blocks, int32_t dtype, bool to_f32, bool negate,

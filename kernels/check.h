@@ -87,9 +87,23 @@ static inline int32_t rattn_check_backward(const rattn_limits *l, const rattn_ba
   return rattn_check_null(l, &a->shape, is_null, a->rows.n, a->tokens);
 }
 
-static inline int32_t rattn_check_add(const rattn_limits *l, const float *dst, const float *src, int64_t n) {
+// n elements of dst and src, of whichever types.
+static inline int32_t rattn_check_add(const rattn_limits *l, const void *dst, const void *src, int64_t n) {
   if (n < 0) return rattn_refuse(l, "%lld elements", (long long)n);
   if (n && (!dst || !src)) return rattn_refuse(l, "null pointer for %lld elements", (long long)n);
+  return RATTN_OK;
+}
+
+static inline int32_t rattn_check_move(const rattn_limits *l, const rattn_move_args *a) {
+  if (a->n < 0 || a->n > l->rows || a->bytes < 0)
+    return rattn_refuse(l, "%lld rows of %lld bytes", (long long)a->n, (long long)a->bytes);
+  if ((!a->to && a->dst_stride < a->bytes) || (!a->from && a->src_stride < a->bytes))
+    return rattn_refuse(l, "rows of %lld bytes that stand %lld and %lld apart", (long long)a->bytes,
+                        (long long)a->dst_stride, (long long)a->src_stride);
+  if (a->add && (a->bytes % 4 || a->dst_stride % 4 || a->src_stride % 4))
+    return rattn_refuse(l, "rows of %lld bytes are no floats", (long long)a->bytes);
+  if (a->n && a->bytes && (!a->dst || !a->src))
+    return rattn_refuse(l, "null pointer for %lld rows", (long long)a->n);
   return RATTN_OK;
 }
 

@@ -132,6 +132,33 @@ static int32_t cpu_add(rattn_ctx *ctx, float *dst, const float *src, int64_t n) 
   return RATTN_OK;
 }
 
+static int32_t cpu_round(rattn_ctx *ctx, uint16_t *dst, const float *src, int64_t n) {
+  const rattn_limits l = limits(ctx);
+  const int32_t status = rattn_check_add(&l, dst, src, n);
+  if (status != RATTN_OK) return status;
+  rattn_op op = {.kind = RATTN_OP_ROUND, .round = {dst, src, n}};
+  rattn_queue_add(ctx->queue, &op);
+  return RATTN_OK;
+}
+
+static int32_t cpu_add_rounded(rattn_ctx *ctx, float *dst, const uint16_t *src, int64_t n) {
+  const rattn_limits l = limits(ctx);
+  const int32_t status = rattn_check_add(&l, dst, src, n);
+  if (status != RATTN_OK) return status;
+  rattn_op op = {.kind = RATTN_OP_ADD_ROUNDED, .add_rounded = {dst, src, n}};
+  rattn_queue_add(ctx->queue, &op);
+  return RATTN_OK;
+}
+
+static int32_t cpu_move(rattn_ctx *ctx, const rattn_move_args *a) {
+  const rattn_limits l = limits(ctx);
+  const int32_t status = rattn_check_move(&l, a);
+  if (status != RATTN_OK) return status;
+  rattn_op op = {.kind = RATTN_OP_MOVE, .move = *a};
+  rattn_queue_add(ctx->queue, &op);
+  return RATTN_OK;
+}
+
 static int32_t cpu_record(rattn_ctx *ctx, int64_t *event) {
   *event = rattn_queue_last(ctx->queue);
   return RATTN_OK;
@@ -158,6 +185,9 @@ const rattn_backend *rattn_cpu(void) {
       .delta = cpu_delta,
       .backward = cpu_backward,
       .add = cpu_add,
+      .round = cpu_round,
+      .add_rounded = cpu_add_rounded,
+      .move = cpu_move,
       .record = cpu_record,
       .query = cpu_query,
       .sync = cpu_sync,

@@ -23,6 +23,9 @@ static int32_t call_forward(table t, rattn_ctx *c, const rattn_forward_args *a) 
 static int32_t call_delta(table t, rattn_ctx *c, const rattn_delta_args *a) { return t->delta(c, a); }
 static int32_t call_backward(table t, rattn_ctx *c, const rattn_backward_args *a) { return t->backward(c, a); }
 static int32_t call_add(table t, rattn_ctx *c, float *d, const float *s, int64_t n) { return t->add(c, d, s, n); }
+static int32_t call_round(table t, rattn_ctx *c, uint16_t *d, const float *s, int64_t n) { return t->round(c, d, s, n); }
+static int32_t call_add_rounded(table t, rattn_ctx *c, float *d, const uint16_t *s, int64_t n) { return t->add_rounded(c, d, s, n); }
+static int32_t call_move(table t, rattn_ctx *c, const rattn_move_args *a) { return t->move(c, a); }
 static int32_t call_record(table t, rattn_ctx *c, int64_t *e) { return t->record(c, e); }
 static int32_t call_query(table t, rattn_ctx *c, int64_t e, int32_t *done) { return t->query(c, e, done); }
 static int32_t call_sync(table t, rattn_ctx *c) { return t->sync(c); }
@@ -33,6 +36,7 @@ typedef struct {
   rattn_forward_args forward;
   rattn_delta_args delta;
   rattn_backward_args backward;
+  rattn_move_args move;
   void *p;
   int64_t event;
   int32_t done;
@@ -248,6 +252,22 @@ func (t *table) Backward(s ring.Shape, x *ring.Tensors, c ring.Chunk, rows ring.
 
 func (t *table) Add(dst, src unsafe.Pointer, n int64) error {
 	return t.check("add", C.call_add(t.fn, t.ctx, (*C.float)(dst), (*C.float)(src), C.int64_t(n)))
+}
+
+func (t *table) Round(dst, src unsafe.Pointer, n int64) error {
+	return t.check("round", C.call_round(t.fn, t.ctx, (*C.uint16_t)(dst), (*C.float)(src), C.int64_t(n)))
+}
+
+func (t *table) AddRounded(dst, src unsafe.Pointer, n int64) error {
+	return t.check("add_rounded", C.call_add_rounded(t.fn, t.ctx, (*C.float)(dst), (*C.uint16_t)(src), C.int64_t(n)))
+}
+
+func (t *table) Move(m ring.Rearrangement) error {
+	a := &t.args.move
+	a.dst, a.src, a.n, a.bytes = m.Dst, m.Src, C.int64_t(m.N), C.int64_t(m.Bytes)
+	a.dst_stride, a.src_stride = C.int64_t(m.DstStride), C.int64_t(m.SrcStride)
+	a.to, a.from, a.add = (*C.int32_t)(m.To), (*C.int32_t)(m.From), flag(m.Add)
+	return t.check("move", C.call_move(t.fn, t.ctx, a))
 }
 
 func (t *table) Record() (ring.Event, error) {

@@ -4,6 +4,7 @@
 //   cpu_isa.c    which kernels this CPU can run
 //   cpu_queue.c  the context: worker threads and the queue of calls
 //   cpu_plan.c   cuts a call into phases and tasks
+//   cpu_move.c   tasks that copy, round or clear
 //   cpu_avx512.c, cpu_avx2.c, cpu_portable.c
 //                the kernels, once for each instruction set, from one body
 //                (vectors in cpu_avx512.inc.h, cpu_portable.inc.h where bf16 shares them):
@@ -28,7 +29,16 @@
 
 // One enqueued call.
 typedef struct {
-  enum { RATTN_OP_FORWARD, RATTN_OP_DELTA, RATTN_OP_BACKWARD, RATTN_OP_ADD, RATTN_OP_ZERO } kind;
+  enum {
+    RATTN_OP_FORWARD,
+    RATTN_OP_DELTA,
+    RATTN_OP_BACKWARD,
+    RATTN_OP_ADD,
+    RATTN_OP_ROUND,
+    RATTN_OP_ADD_ROUNDED,
+    RATTN_OP_MOVE,
+    RATTN_OP_ZERO
+  } kind;
   union {
     rattn_forward_args forward;
     rattn_delta_args delta;
@@ -38,6 +48,17 @@ typedef struct {
       const float *src;
       int64_t n;
     } add;
+    struct {
+      uint16_t *dst;
+      const float *src;
+      int64_t n;
+    } round;
+    struct {
+      float *dst;
+      const uint16_t *src;
+      int64_t n;
+    } add_rounded;
+    rattn_move_args move;
     struct {
       void *p;
       int64_t bytes;
@@ -158,8 +179,13 @@ struct rattn_job {
 // grads have something in them.
 enum { RATTN_ODD_K = 1, RATTN_ODD_V = 2, RATTN_SUMMED = 4 };
 
-// What a task of delta and of add or zero works on.
+// What a task of delta and of add, round or zero works on.
 enum { RATTN_DELTA_TOKENS = 128, RATTN_ADD_FLOATS = 1 << 16 };
+
+// Tasks of calls that are the same for every instruction set (cpu_move.c), and how many of
+// them a move has.
+rattn_task rattn_round_task, rattn_add_rounded_task, rattn_move_task, rattn_zero_task;
+int64_t rattn_move_tasks(const rattn_move_args *a);
 
 // rattn_job_begin prepares a call; rattn_job_next moves to its next phase and
 // gives the number of its tasks, 0 when the call is done. On failure begin returns

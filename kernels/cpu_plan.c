@@ -301,12 +301,6 @@ void rattn_job_done(rattn_job *job, int64_t task) {
   if (c->begin < c->end) job->column_done[head * job->columns + c->column]++;
 }
 
-static void zero_task(const rattn_job *job, float *workspace, int64_t task) {
-  (void)workspace;
-  int64_t piece = RATTN_ADD_FLOATS * (int64_t)sizeof(float), at = task * piece;
-  memset((char *)job->op.zero.p + at, 0, (size_t)min64(piece, job->op.zero.bytes - at));
-}
-
 int64_t rattn_job_begin(rattn_job *job, const rattn_op *op, char *text, size_t size) {
   job->op = *op;
   job->phase = RATTN_PHASES;  // before the first phase
@@ -345,8 +339,17 @@ int64_t rattn_job_next(rattn_job *job) {
     case RATTN_OP_ADD:
       job->run = job->kernels->add;
       return ceil_div(job->op.add.n, RATTN_ADD_FLOATS);
+    case RATTN_OP_ROUND:
+      job->run = rattn_round_task;
+      return ceil_div(job->op.round.n, RATTN_ADD_FLOATS);
+    case RATTN_OP_ADD_ROUNDED:
+      job->run = rattn_add_rounded_task;
+      return ceil_div(job->op.add_rounded.n, RATTN_ADD_FLOATS);
+    case RATTN_OP_MOVE:
+      job->run = rattn_move_task;
+      return rattn_move_tasks(&job->op.move);
     default:
-      job->run = zero_task;
+      job->run = rattn_zero_task;
       return ceil_div(job->op.zero.bytes, RATTN_ADD_FLOATS * (int64_t)sizeof(float));
   }
 }

@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define RATTN_ABI_VERSION 3
+#define RATTN_ABI_VERSION 4
 
 enum rattn_status { RATTN_OK = 0, RATTN_ERR_ARG = 1, RATTN_ERR_MEMORY = 2, RATTN_ERR_DEVICE = 3 };
 enum rattn_dtype { RATTN_F32 = 0, RATTN_BF16 = 1, RATTN_F16 = 2 };
@@ -79,8 +79,20 @@ typedef struct {
   int32_t first;
 } rattn_backward_args;
 
-// A backend. forward, delta, backward, add and zero enqueue and return; the
-// queue runs in order. record returns a mark of the queue's end, query tells
+// Copies n rows of bytes bytes: row to[i] of dst, or row i where to is NULL, becomes row
+// from[i] or i of src. Rows begin a stride apart. add != 0: their floats are added to
+// those of dst. No row of dst is written twice, and dst and src do not overlap.
+typedef struct {
+  void *dst;
+  const void *src;
+  int64_t n, bytes;
+  int64_t dst_stride, src_stride;  // bytes
+  const int32_t *to, *from;
+  int32_t add;
+} rattn_move_args;
+
+// A backend. forward, delta, backward, add, round, add_rounded, move and zero enqueue and
+// return; the queue runs in order. record returns a mark of the queue's end, query tells
 // whether the queue has passed a mark, sync empties it; both return the first
 // error of what was enqueued. write and read copy from and to host memory after
 // everything enqueued before, and return when the copy is complete.
@@ -109,6 +121,10 @@ typedef struct {
   int32_t (*delta)(rattn_ctx *ctx, const rattn_delta_args *args);
   int32_t (*backward)(rattn_ctx *ctx, const rattn_backward_args *args);
   int32_t (*add)(rattn_ctx *ctx, float *dst, const float *src, int64_t n);
+  // dst[i] = bf16 of src[i], to nearest, ties to even, NaN stays NaN; dst[i] += src[i].
+  int32_t (*round)(rattn_ctx *ctx, uint16_t *dst, const float *src, int64_t n);
+  int32_t (*add_rounded)(rattn_ctx *ctx, float *dst, const uint16_t *src, int64_t n);
+  int32_t (*move)(rattn_ctx *ctx, const rattn_move_args *args);
   int32_t (*record)(rattn_ctx *ctx, int64_t *event);
   int32_t (*query)(rattn_ctx *ctx, int64_t event, int32_t *done);
   int32_t (*sync)(rattn_ctx *ctx);

@@ -64,6 +64,53 @@ func (r *reference) Add(dst, src unsafe.Pointer, n int64) error {
 	return nil
 }
 
+func (r *reference) Round(dst, src unsafe.Pointer, n int64) error {
+	r.calls++
+	if n > 0 {
+		d, s := unsafe.Slice((*uint16)(dst), n), unsafe.Slice((*float32)(src), n)
+		for i := range d {
+			d[i] = half.F32ToBF16(s[i])
+		}
+	}
+	return nil
+}
+
+func (r *reference) AddRounded(dst, src unsafe.Pointer, n int64) error {
+	r.calls++
+	if n > 0 {
+		d, s := unsafe.Slice((*float32)(dst), n), unsafe.Slice((*uint16)(src), n)
+		for i := range d {
+			d[i] += half.BF16ToF32(s[i])
+		}
+	}
+	return nil
+}
+
+func (r *reference) Move(m ring.Rearrangement) error {
+	r.calls++
+	if m.N < 0 || m.Bytes < 0 || m.To == nil && m.DstStride < m.Bytes || m.From == nil && m.SrcStride < m.Bytes {
+		return fmt.Errorf("kernels: move: %d rows of %d bytes that stand %d and %d apart", m.N, m.Bytes, m.DstStride, m.SrcStride)
+	}
+	at := func(base, index unsafe.Pointer, i int, stride int64) []byte {
+		if index != nil {
+			i = int(unsafe.Slice((*int32)(index), m.N)[i])
+		}
+		return unsafe.Slice((*byte)(unsafe.Add(base, int64(i)*stride)), m.Bytes)
+	}
+	for i := 0; i < m.N && m.Bytes > 0; i++ {
+		dst, src := at(m.Dst, m.To, i, m.DstStride), at(m.Src, m.From, i, m.SrcStride)
+		if !m.Add {
+			copy(dst, src)
+			continue
+		}
+		d := unsafe.Slice((*float32)(unsafe.Pointer(&dst[0])), m.Bytes/4)
+		for k, x := range unsafe.Slice((*float32)(unsafe.Pointer(&src[0])), m.Bytes/4) {
+			d[k] += x
+		}
+	}
+	return nil
+}
+
 func (r *reference) Record() (ring.Event, error)      { return r.calls, nil }
 func (r *reference) Query(e ring.Event) (bool, error) { return e <= r.calls, nil }
 func (r *reference) Sync() error                      { return nil }

@@ -72,7 +72,8 @@ func (x *Point) compare(y *Point) int {
 	return cmp.Or(
 		strings.Compare(x.Mask, y.Mask), cmp.Compare(x.Batch, y.Batch), cmp.Compare(x.Heads, y.Heads),
 		cmp.Compare(x.KVHeads, y.KVHeads), cmp.Compare(x.HeadDim, y.HeadDim), strings.Compare(x.DType, y.DType),
-		strings.Compare(x.Layout, y.Layout), strings.Compare(x.Schedule, y.Schedule), cmp.Compare(x.Seq, y.Seq),
+		strings.Compare(x.Layout, y.Layout), strings.Compare(x.Schedule, y.Schedule), cmp.Compare(x.Ulysses, y.Ulysses),
+		strings.Compare(x.Wire, y.Wire), cmp.Compare(x.Seq, y.Seq),
 		cmp.Compare(x.Ranks, y.Ranks), -strings.Compare(x.Pass, y.Pass), // forward first
 	)
 }

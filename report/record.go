@@ -55,6 +55,8 @@ type Key struct {
 	Pass      string `json:"pass"`
 	Layout    string `json:"layout"`
 	Schedule  string `json:"schedule"`
+	Ulysses   int    `json:"ulysses"`        // ranks that exchange heads; 1: none do; 0: written before there was a choice
+	Wire      string `json:"wire_gradients"` // as what gradients travel: f32, bf16; "": as above
 	Ranks     int    `json:"ranks"`
 	Backend   string `json:"backend"`
 	Transport string `json:"transport"`
@@ -251,7 +253,14 @@ func (k *Key) text() string {
 
 // config is what rows of a table have in common whatever it is about, but mask and pass.
 func (k *Key) config() string {
-	return fmt.Sprintf("B %d, heads %d/%d, D %d, %s, %s, %s", k.Batch, k.Heads, k.KVHeads, k.HeadDim, k.DType, k.Layout, k.Schedule)
+	text := fmt.Sprintf("B %d, heads %d/%d, D %d, %s, %s, %s", k.Batch, k.Heads, k.KVHeads, k.HeadDim, k.DType, k.Layout, k.Schedule)
+	if k.Ulysses > 1 {
+		text += fmt.Sprintf(", ulysses %d", k.Ulysses)
+	}
+	if k.Wire != "" && k.Wire != "f32" {
+		text += ", gradients travel as " + k.Wire
+	}
+	return text
 }
 
 // Right reports whether the point has figures to show.

@@ -106,6 +106,20 @@ type Chunk struct {
 	KV     unsafe.Pointer
 }
 
+// Rearrangement is what Backend.Move does: row To[i] of Dst becomes row From[i] of Src, for
+// 0 <= i < N; a nil To or From is i. A row has Bytes bytes, and begins a stride after the
+// one before it. With Add its float32 elements are added to those of Dst. No row of Dst is
+// written twice, and Dst and Src do not overlap. To and From are int32 arrays in the
+// backend's memory.
+type Rearrangement struct {
+	Dst, Src             unsafe.Pointer
+	N                    int
+	Bytes                int64
+	DstStride, SrcStride int64
+	To, From             unsafe.Pointer
+	Add                  bool
+}
+
 // ErrMemory is wrapped by the error of an Alloc, or of a call that needs
 // workspace, where there is not enough memory.
 var ErrMemory = errors.New("not enough memory")
@@ -114,8 +128,8 @@ var ErrMemory = errors.New("not enough memory")
 type Event int64
 
 // Backend computes on one device, or on the CPU. Zero, Forward, Delta,
-// Backward and Add enqueue and return; what is enqueued runs in order. All
-// methods are called from one goroutine. An error names the call and the
+// Backward, Add, Round, AddRounded and Move enqueue and return; what is enqueued runs in
+// order. All methods are called from one goroutine. An error names the call and the
 // shape; after one the backend is good for Close alone.
 type Backend interface {
 	// Name says what computes, for instance "cpu avx2, 4 threads".
@@ -160,6 +174,13 @@ type Backend interface {
 
 	// Add computes dst[i] += src[i] over n float32 elements.
 	Add(dst, src unsafe.Pointer, n int64) error
+	// Round writes n float32 elements of src as bfloat16 to dst, rounded to nearest, ties
+	// to even; NaN stays NaN. AddRounded computes dst[i] += src[i] of float32 dst and
+	// bfloat16 src. What they read and write does not overlap.
+	Round(dst, src unsafe.Pointer, n int64) error
+	AddRounded(dst, src unsafe.Pointer, n int64) error
+	// Move copies rows, or adds them.
+	Move(m Rearrangement) error
 
 	// Record marks the end of what is enqueued so far, never with 0 once there
 	// was something; Query reports whether the

@@ -27,13 +27,16 @@ func (j *Job) Check(p Pass, plans [][]Step) error {
 	if len(plans) != j.Ranks() {
 		return fmt.Errorf("ring: %d plans for %d ranks", len(plans), j.Ranks())
 	}
+	if j.groups != nil {
+		return j.checkHeads(p, plans)
+	}
 	c := checker{job: j, pass: p, ranks: make([]checkRank, len(plans)), mail: map[envelope]*mailbox{}}
 	for r := range c.ranks {
 		c.ranks[r] = checkRank{rank: r, steps: plans[r], slots: map[Slot]*checkSlot{}, attended: map[int][]segments.Span{}}
 		c.ranks[r].slots[OwnKV] = &checkSlot{filled: true, owner: r, tokens: segments.Span{End: j.Batch.Order(r).Tokens}}
 		c.ranks[r].slots[OwnGrad] = &checkSlot{filled: true, owner: r, tokens: segments.Span{End: j.Batch.Order(r).Tokens}, sums: sums{}}
 	}
-	if err := c.run(); err != nil {
+	if err := c.run(c.take); err != nil {
 		return err
 	}
 	for r := range c.ranks {
@@ -41,12 +44,7 @@ func (j *Job) Check(p Pass, plans [][]Step) error {
 			return fmt.Errorf("ring: %v plan of rank %d: %w", p, r, err)
 		}
 	}
-	for e, m := range c.mail {
-		if len(m.sends) != len(m.recvs) {
-			return fmt.Errorf("ring: %v plan: %d sends and %d receives from rank %d to rank %d with tag %d", p, len(m.sends), len(m.recvs), e.from, e.to, e.tag)
-		}
-	}
-	return nil
+	return c.allMet()
 }
 
 var errInUse = errors.New("the buffer is in use")
@@ -64,6 +62,7 @@ type checkRank struct {
 	next     int
 	slots    map[Slot]*checkSlot
 	attended map[int][]segments.Span // by owner
+	there    map[headPiece]bool      // what has come of the heads that the rank is to have
 }
 
 // checkSlot is what is known of a buffer.
@@ -71,7 +70,10 @@ type checkSlot struct {
 	filled   bool // holds owner's tokens; false: undefined
 	owner    int
 	tokens   segments.Span
-	sums     sums  // gradients
+	sums     sums // gradients
+	piece    headPiece
+	sent     bool  // gradients as they are sent, and not sums
+	rounded  bool  // the sums, and what is sent of them, which are two things
 	recv     *post // a receive that nobody waited for yet
 	sends    []*post
 	computes bool // kernels read or write it
@@ -96,13 +98,13 @@ type post struct {
 
 // run takes steps wherever one can be taken. What blocks a rank is only ever
 // lifted by others, so the order does not matter.
-func (c *checker) run() error {
+func (c *checker) run(take func(*checkRank, Step) (bool, error)) error {
 	for moved := true; moved; {
 		moved = false
 		for i := range c.ranks {
 			r := &c.ranks[i]
 			for r.next < len(r.steps) {
-				done, err := c.take(r, r.steps[r.next])
+				done, err := take(r, r.steps[r.next])
 				if err != nil {
 					return fmt.Errorf("ring: %v plan of rank %d, step %d (%v): %w", c.pass, r.rank, r.next, r.steps[r.next], err)
 				}
@@ -145,6 +147,12 @@ func (s *checkSlot) holds(owner int, tokens segments.Span) error {
 // take carries out one step; false: it has to wait.
 func (c *checker) take(r *checkRank, s Step) (bool, error) {
 	slot := r.slot(s.Slot)
+	if s.Tensor != NoTensor || s.Slot.Heads || s.Acc.Heads || s.Heads != (segments.Span{}) {
+		return false, fmt.Errorf("there is no head exchange")
+	}
+	if err := c.checkWire(slot, s); err != nil {
+		return false, err
+	}
 	switch s.Op {
 	case Recv:
 		if s.Slot.Own() || s.Range.Len() <= 0 {
@@ -172,7 +180,7 @@ func (c *checker) take(r *checkRank, s Step) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		p.content = checkSlot{filled: true, owner: slot.owner, tokens: s.Range, sums: maps.Clone(slot.sums)}
+		p.content = checkSlot{filled: true, owner: slot.owner, tokens: s.Range, sums: maps.Clone(slot.sums), sent: slot.rounded}
 		slot.sends = append(slot.sends, p)
 	case Wait:
 		return c.wait(slot)
@@ -211,6 +219,14 @@ func (c *checker) take(r *checkRank, s Step) (bool, error) {
 			}
 		}
 		slot.computes, acc.computes, acc.writes = true, true, true
+	case Round:
+		if err := slot.writable(); err != nil {
+			return false, err
+		}
+		if err := slot.sumsWithin(s.Range); err != nil {
+			return false, err
+		}
+		slot.rounded, slot.computes, slot.writes = true, true, true
 	default:
 		return false, fmt.Errorf("unknown operation")
 	}
@@ -220,6 +236,9 @@ func (c *checker) take(r *checkRank, s Step) (bool, error) {
 // writable checks that kernels may write to s; what kernels did before comes
 // first by itself.
 func (s *checkSlot) writable() error {
+	if s.sent || s.rounded {
+		return fmt.Errorf("the sums are complete")
+	}
 	if s.recv != nil {
 		return fmt.Errorf("a message is still coming in")
 	}
@@ -312,7 +331,7 @@ func (c *checker) post(rank int, s Step, e envelope) (*post, error) {
 	p := &post{step: s, box: box, k: len(*mine)}
 	*mine = append(*mine, p)
 	if p.k < len(*theirs) {
-		if other := (*theirs)[p.k].step; other.Range != s.Range || other.Owner != s.Owner {
+		if other := (*theirs)[p.k].step; other.Range != s.Range || other.Owner != s.Owner || other.Tensor != s.Tensor || other.Heads != s.Heads {
 			return nil, fmt.Errorf("the peer has %v", other)
 		}
 	}
@@ -337,38 +356,4 @@ func (c *checker) wait(slot *checkSlot) (bool, error) {
 	}
 	slot.recv, slot.sends, slot.computes, slot.writes = nil, nil, false, false
 	return true, nil
-}
-
-// finish checks what a rank must have at the end.
-func (c *checker) finish(r *checkRank) error {
-	for s, slot := range r.slots {
-		if slot.recv != nil || len(slot.sends) > 0 || slot.computes {
-			return fmt.Errorf("%v is still in use at the end", s)
-		}
-	}
-	for owner := range c.ranks {
-		if err := c.complete(r.rank, owner, r.attended[owner]); err != nil {
-			return fmt.Errorf("owner %d is attended to in part: %w", owner, err)
-		}
-		if c.pass == Forward {
-			continue
-		}
-		if err := c.complete(owner, r.rank, r.slots[OwnGrad].sums[owner]); err != nil {
-			return fmt.Errorf("gradients of rank %d: %w", owner, err)
-		}
-	}
-	return nil
-}
-
-// complete checks that spans, which do not overlap, hold all keys of rank kv that
-// rank q sees: every pair of the two ranks.
-func (c *checker) complete(q, kv int, spans []segments.Span) error {
-	need, pairs := c.job.Batch.Need(q, kv), int64(0)
-	for _, n := range c.job.Batch.Needs(q, kv, spans...) {
-		pairs += n.Pairs
-	}
-	if pairs != need.Pairs {
-		return fmt.Errorf("%d of %d pairs, keys %v of %v", pairs, need.Pairs, spans, need.Keys)
-	}
-	return nil
 }

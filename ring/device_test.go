@@ -26,6 +26,8 @@ func deviceJobs(t *testing.T) map[string]*ring.Job {
 		"full":    mustJob(t, segments.Contiguous(24, 3), segments.Mask{Rows: rows}),
 		"nodes":   mustJobOn(t, segments.Zigzag(24, 6), segments.Mask{Causal: true, Rows: rows}, "two-level", ring.NodesOf(6, 3)),
 		"direct":  mustSchedule(t, segments.Zigzag(24, 4), segments.Mask{Causal: true, Rows: rows}, "direct"),
+		"bf16":    mustSchedule(t, segments.Zigzag(24, 4), segments.Mask{Causal: true, Rows: rows}, "ring", ring.GradientsAs(ring.BF16)),
+		"heads":   mustSchedule(t, segments.Zigzag(24, 4), segments.Mask{Causal: true, Rows: rows}, "direct", ring.Ulysses(2, testShape.Heads, testShape.KVHeads)),
 		"windows": mustJob(t, segments.Contiguous(24, 5), segments.Mask{Causal: true, Window: 6, Rows: rows}),
 	}
 }

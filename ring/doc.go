@@ -18,6 +18,9 @@
 // With the direct schedule each owner sends each rank just what its queries see, and
 // gets the gradients of just that back.
 //
+// With Ulysses groups of ranks exchange heads before and after a pass, and the schedule
+// goes over the groups: heads.go.
+//
 // The package is pure but for Exec: it opens no file, logs nothing, and knows
 // neither MPI nor CUDA.
 package ring

@@ -15,8 +15,10 @@ import (
 type Exec struct {
 	comm    Comm
 	backend Backend
-	shape   Shape
-	tensors *Tensors
+	shape   Shape    // of the kernels
+	tensors *Tensors // that they read and write
+	heads   *headMoves
+	share   func(pairs int64) int64
 
 	plans  [2][]boundStep
 	slots  []slotState // by slotIndex
@@ -41,31 +43,40 @@ type Stats struct {
 // boundStep is a step with its addresses.
 type boundStep struct {
 	Step
-	p     unsafe.Pointer // of Range in Slot
-	acc   unsafe.Pointer // of Range in Acc
-	bytes int64          // of Range in Slot
+	p     unsafe.Pointer // of Range in Slot; of Send, what is sent
+	acc   unsafe.Pointer // of Range in Acc; of Round, where it writes
+	bytes int64          // of Range at p
 	rows  Rows
-	first bool // Attend: nothing was attended to before
+	first bool            // Attend: nothing was attended to before
+	moves []Rearrangement // Pack, Unpack
 }
 
 type slotState struct {
 	memory    unsafe.Pointer
 	base      int // the owner's token that stands first
+	tokens    int // that it was zeroed for: behind these stands what they are rounded to
 	transfers []Transfer
 	event     Event // of the newest kernel that touches it, 0: none
 }
 
 func slotIndex(s Slot) int {
-	if s.Grad {
-		return 2*s.N + 1
+	switch {
+	case s.Heads:
+		return 3*s.N + 2
+	case s.Grad:
+		return 3*s.N + 1
 	}
-	return 2 * s.N
+	return 3 * s.N
 }
+
+// slotOf is the slot of an index.
+func slotOf(i int) Slot { return Slot{Grad: i%3 == 1, Heads: i%3 == 2, N: i / 3} }
 
 // Bind prepares the plans of this rank: it checks the arguments, allocates the
 // slots and writes down what each query sees. Forward needs Q, KV, Out and LSE of
 // x; the backward pass, bound where backward is set, needs all. x and its memory
-// belong to the caller and must outlive the Exec.
+// belong to the caller and must outlive the Exec. With a head exchange the backward pass
+// goes on with what the last forward pass of the Exec has brought and computed.
 func Bind(j *Job, c Comm, b Backend, s Shape, x *Tensors, backward bool) (*Exec, error) {
 	if err := j.fits(c, s, x); err != nil {
 		return nil, err
@@ -80,8 +91,8 @@ func Bind(j *Job, c Comm, b Backend, s Shape, x *Tensors, backward bool) (*Exec,
 // bind is Bind for given plans of this rank, by pass.
 func bind(j *Job, c Comm, b Backend, s Shape, x *Tensors, plans [][]Step) (*Exec, error) {
 	rank := c.Rank()
-	e := &Exec{comm: c, backend: b, shape: s, tensors: x}
-	tokens, transfers := map[Slot]int{}, map[Slot]int{}
+	e := &Exec{comm: c, backend: b, shape: s, tensors: x, share: func(pairs int64) int64 { return j.Share(rank, pairs) }}
+	transfers := map[Slot]int{}
 	top := slotIndex(OwnGrad)
 	for _, steps := range plans {
 		for _, step := range steps {
@@ -90,29 +101,31 @@ func bind(j *Job, c Comm, b Backend, s Shape, x *Tensors, plans [][]Step) (*Exec
 				transfers[step.Slot]++
 			}
 		}
-		for slot, n := range SlotTokens(steps) {
-			tokens[slot] = max(tokens[slot], n)
-		}
 	}
 	e.slots = make([]slotState, top+1)
 	for slot, n := range transfers {
 		e.slots[slotIndex(slot)].transfers = make([]Transfer, 0, n)
 	}
-	for slot, n := range tokens {
-		p, err := e.alloc(int64(n) * s.tokenBytes(slot))
+	for slot, n := range slotBytes(s, plans...) {
+		p, err := e.alloc(n)
 		if err != nil {
 			e.Close()
-			return nil, fmt.Errorf("ring: rank %d: %d tokens for %v: %w", rank, n, slot, err)
+			return nil, fmt.Errorf("ring: rank %d: %d bytes for %v: %w", rank, n, slot, err)
 		}
 		e.slots[slotIndex(slot)].memory = p
 	}
-	e.slots[slotIndex(OwnKV)].memory = x.KV
-	e.slots[slotIndex(OwnGrad)].memory = x.DKV
+	if err := e.bindHeads(j, s, len(plans) > 1); err != nil {
+		e.Close()
+		return nil, fmt.Errorf("ring: rank %d: the group's tensors: %w", rank, err)
+	}
+	e.slots[slotIndex(OwnKV)].memory = e.tensors.KV
+	e.slots[slotIndex(OwnGrad)].memory = e.tensors.DKV
+	solver, at := j.solver(rank)
 	rows := map[sight]Rows{}
 	for p, steps := range plans {
 		first := true
 		for _, step := range steps {
-			bound, err := e.bind(j, rank, step, rows)
+			bound, err := e.bind(solver, at, step, rows)
 			if err != nil {
 				e.Close()
 				return nil, fmt.Errorf("ring: rank %d: %v, %v: %w", rank, Pass(p), step, err)
@@ -135,6 +148,8 @@ func (j *Job) fits(c Comm, s Shape, x *Tensors) error {
 		return fmt.Errorf("ring: %d query heads, %d KV heads, head_dim %d: query heads must be a multiple of KV heads, all at least 1", s.Heads, s.KVHeads, s.HeadDim)
 	case x.Tokens != j.Batch.Order(c.Rank()).Tokens:
 		return fmt.Errorf("ring: rank %d: tensors of %d tokens, the batch gives it %d", c.Rank(), x.Tokens, j.Batch.Order(c.Rank()).Tokens)
+	case j.groups != nil && (s.Heads != j.split.heads || s.KVHeads != j.split.kvHeads):
+		return fmt.Errorf("ring: the job is cut for %d query heads and %d KV heads, the tensors have %d and %d", j.split.heads, j.split.kvHeads, s.Heads, s.KVHeads)
 	}
 	return nil
 }
@@ -150,22 +165,15 @@ func (e *Exec) alloc(bytes int64) (unsafe.Pointer, error) {
 // bind resolves the addresses of one step. Steps come in plan order, so that
 // the slots' bases are those at this step.
 func (e *Exec) bind(j *Job, rank int, s Step, rows map[sight]Rows) (boundStep, error) {
-	slot := &e.slots[slotIndex(s.Slot)]
-	if s.Op == Recv || s.Op == Zero {
-		slot.base = s.Range.Start
-	}
-	address := func(slot Slot) unsafe.Pointer {
-		state := e.slots[slotIndex(slot)]
-		return unsafe.Add(state.memory, int64(s.Range.Start-state.base)*e.shape.tokenBytes(slot))
-	}
 	b := boundStep{Step: s}
-	if s.Op == Wait {
+	switch {
+	case s.Op == Wait:
+		return b, nil
+	case s.Tensor != NoTensor:
+		e.bindHeadStep(&b)
 		return b, nil
 	}
-	b.p, b.bytes = address(s.Slot), int64(s.Range.Len())*e.shape.tokenBytes(s.Slot)
-	if s.Acc.Grad {
-		b.acc = address(s.Acc)
-	}
+	e.address(&b)
 	if s.Op != Attend {
 		return b, nil
 	}
@@ -218,6 +226,7 @@ func (e *Exec) Run(ctx context.Context, p Pass) (Stats, error) {
 	if err != nil {
 		e.failed = true
 	}
+	e.stats.Pairs = e.share(e.stats.Pairs)
 	end := time.Now()
 	if !e.idle.IsZero() {
 		e.idleTime += end.Sub(e.idle)
@@ -228,14 +237,6 @@ func (e *Exec) Run(ctx context.Context, p Pass) (Stats, error) {
 }
 
 func (e *Exec) run(ctx context.Context, p Pass) error {
-	if p == Backward {
-		if err := e.backend.Delta(e.shape, e.tensors); err != nil {
-			return fmt.Errorf("ring: rank %d: delta: %w", e.comm.Rank(), err)
-		}
-		if err := e.enqueued(); err != nil {
-			return err
-		}
-	}
 	for i := range e.plans[p] {
 		s := &e.plans[p][i]
 		if err := e.take(ctx, p, s); err != nil {
@@ -258,20 +259,14 @@ func (e *Exec) take(ctx context.Context, p Pass, s *boundStep) (err error) {
 	case Zero:
 		err = e.backend.Zero(s.p, s.bytes)
 	case Add:
-		err = e.backend.Add(s.acc, s.p, s.bytes/4)
+		err = e.add(s)
+	case Round:
+		err = e.backend.Round(s.acc, s.p, s.bytes/F32.Size())
+	case Pack, Unpack:
+		err = e.move(s)
 	case Attend:
 		e.stats.Pairs += s.Pairs
-		chunk := Chunk{Tokens: s.Range.Len(), KV: s.p}
-		if p == Forward {
-			err = e.backend.Forward(e.shape, e.tensors, chunk, s.rows, s.first)
-		} else {
-			if s.first {
-				err = e.backend.Zero(e.tensors.DKV, int64(e.tensors.Tokens)*e.shape.GradTokenBytes())
-			}
-			if err == nil {
-				err = e.backend.Backward(e.shape, e.tensors, chunk, s.rows, s.acc, s.first)
-			}
-		}
+		err = e.attend(p, s)
 	}
 	if err != nil {
 		return err
@@ -284,6 +279,24 @@ func (e *Exec) take(ctx context.Context, p Pass, s *boundStep) (err error) {
 		e.slots[slotIndex(s.Acc)].event = e.last
 	}
 	return nil
+}
+
+// attend attends to a chunk. What the backward pass needs of all queries comes before its
+// first chunk, once everything is there.
+func (e *Exec) attend(p Pass, s *boundStep) error {
+	chunk := Chunk{Tokens: s.Range.Len(), KV: s.p}
+	if p == Forward {
+		return e.backend.Forward(e.shape, e.tensors, chunk, s.rows, s.first)
+	}
+	if s.first {
+		if err := e.backend.Delta(e.shape, e.tensors); err != nil {
+			return fmt.Errorf("delta: %w", err)
+		}
+		if err := e.backend.Zero(e.tensors.DKV, int64(e.tensors.Tokens)*e.shape.GradTokenBytes()); err != nil {
+			return err
+		}
+	}
+	return e.backend.Backward(e.shape, e.tensors, chunk, s.rows, s.acc, s.first)
 }
 
 // enqueued notes that the backend has something to do.

@@ -29,19 +29,23 @@ func TestGoldenPlans(t *testing.T) {
 		layout   segments.Layout
 		mask     segments.Mask
 		schedule string
+		options  []ring.Option
 	}{
-		"one_rank":          {segments.Contiguous(8, 1), segments.Mask{Causal: true, Rows: doc(8)}, "ring"},
-		"causal_contiguous": {segments.Contiguous(16, 4), segments.Mask{Causal: true, Rows: doc(16)}, "ring"},
-		"causal_zigzag":     {segments.Zigzag(16, 4), segments.Mask{Causal: true, Rows: doc(16)}, "ring"},
-		"full":              {segments.Contiguous(9, 3), segments.Mask{Rows: doc(9)}, "ring"},
-		"window":            {segments.Contiguous(16, 4), segments.Mask{Causal: true, Window: 3, Rows: doc(16)}, "ring"},
-		"documents":         {segments.Contiguous(16, 4), documents, "ring"},
-		"fewer_tokens":      {segments.Contiguous(2, 4), segments.Mask{Rows: doc(2)}, "ring"},
-		"two_level":         {segments.Zigzag(16, 4), segments.Mask{Causal: true, Rows: doc(16)}, "two-level"},
-		"direct_zigzag":     {segments.Zigzag(16, 4), segments.Mask{Causal: true, Rows: doc(16)}, "direct"},
-		"direct_balanced":   {balanced, documents, "direct"},
+		"one_rank":          {segments.Contiguous(8, 1), segments.Mask{Causal: true, Rows: doc(8)}, "ring", nil},
+		"causal_contiguous": {segments.Contiguous(16, 4), segments.Mask{Causal: true, Rows: doc(16)}, "ring", nil},
+		"causal_zigzag":     {segments.Zigzag(16, 4), segments.Mask{Causal: true, Rows: doc(16)}, "ring", nil},
+		"full":              {segments.Contiguous(9, 3), segments.Mask{Rows: doc(9)}, "ring", nil},
+		"window":            {segments.Contiguous(16, 4), segments.Mask{Causal: true, Window: 3, Rows: doc(16)}, "ring", nil},
+		"documents":         {segments.Contiguous(16, 4), documents, "ring", nil},
+		"fewer_tokens":      {segments.Contiguous(2, 4), segments.Mask{Rows: doc(2)}, "ring", nil},
+		"two_level":         {segments.Zigzag(16, 4), segments.Mask{Causal: true, Rows: doc(16)}, "two-level", nil},
+		"direct_zigzag":     {segments.Zigzag(16, 4), segments.Mask{Causal: true, Rows: doc(16)}, "direct", nil},
+		"direct_balanced":   {balanced, documents, "direct", nil},
+		"bf16_zigzag":       {segments.Zigzag(8, 2), segments.Mask{Causal: true, Rows: doc(8)}, "ring", []ring.Option{ring.GradientsAs(ring.BF16)}},
+		"heads":             {segments.Zigzag(16, 4), segments.Mask{Causal: true, Rows: doc(16)}, "ring", []ring.Option{ring.Ulysses(2, 4, 1)}},
+		"bf16_direct":       {segments.Contiguous(8, 2), segments.Mask{Rows: doc(8)}, "direct", []ring.Option{ring.GradientsAs(ring.BF16), ring.StageTokens(2)}},
 	} {
-		job := mustSchedule(t, c.layout, c.mask, c.schedule)
+		job := mustSchedule(t, c.layout, c.mask, c.schedule, c.options...)
 		var text strings.Builder
 		for _, p := range []ring.Pass{ring.Forward, ring.Backward} {
 			for rank := range job.Ranks() {

@@ -23,6 +23,21 @@ func (n Nodes) Alike() bool {
 	return err == nil && g.size < len(n)
 }
 
+// Groups are the nodes of groups of so many ranks in a row, each of which must be on one.
+func (n Nodes) Groups(members int) (Nodes, error) {
+	var of Nodes
+	for first := 0; first+members <= len(n); first += members {
+		for rank := first; rank < first+members; rank++ {
+			if n[rank] != n[first] {
+				return nil, fmt.Errorf("ring: ranks %d and %d are of one group of %d, and on nodes %d and %d: two levels need each group on one node",
+					first, rank, members, n[first], n[rank])
+			}
+		}
+		of = append(of, n[first])
+	}
+	return of, nil
+}
+
 // grid is where the ranks stand: on nodes of equally many.
 type grid struct {
 	size  int   // ranks of a node

@@ -14,6 +14,11 @@ import (
 type Job struct {
 	Batch    *segments.Batch
 	Schedule string
+	Wire     DType // of the gradients that are sent: F32, or BF16
+
+	stageTokens int // of direct; 0: half a rank's
+	split       *headSplit
+	groups      *Job // the ring of a member of each group; nil without a head exchange
 
 	planner planner
 	needed  func() needed
@@ -28,16 +33,50 @@ type planner interface {
 // Schedules lists the schedules that there are.
 var Schedules = []string{"ring", "direct", "two-level"}
 
+// Option asks for something else than the usual of a Job.
+type Option func(*Job)
+
+// GradientsAs has the sums of gradients travel as d: F32, the usual, or BF16, for which
+// the sender rounds them to nearest, ties to even. What is received is added in float32
+// either way.
+func GradientsAs(d DType) Option { return func(j *Job) { j.Wire = d } }
+
+// StageTokens bounds the stages of the direct schedule: at most so many tokens each, at
+// least one. The usual is half of what a rank holds.
+func StageTokens(n int) Option { return func(j *Job) { j.stageTokens = n } }
+
+// Ulysses has groups of so many ranks, in order, exchange their heads, so that the schedule
+// goes over the groups; 1 is none. The ranks must be whole groups, and the query heads as
+// many for each member; the KV heads need not.
+func Ulysses(members, heads, kvHeads int) Option {
+	return func(j *Job) { j.split = &headSplit{members, heads, kvHeads} }
+}
+
 // NewJob solves who needs what of whom and which way it goes. Two levels need to know
 // the node of each rank; nil: all are on one.
-func NewJob(b *segments.Batch, schedule string, nodes Nodes) (*Job, error) {
+func NewJob(b *segments.Batch, schedule string, nodes Nodes, options ...Option) (*Job, error) {
 	j := &Job{Batch: b, Schedule: schedule}
+	for _, o := range options {
+		o(j)
+	}
+	if j.Wire != F32 && j.Wire != BF16 {
+		return nil, fmt.Errorf("ring: gradients do not travel as %v, only as %v or %v", j.Wire, F32, BF16)
+	}
 	j.needed = sync.OnceValue(j.findNeeded)
+	if j.split != nil {
+		if err := j.split.check(b.Ranks()); err != nil {
+			return nil, err
+		}
+		if j.split.members > 1 {
+			return j, j.planGroups(nodes)
+		}
+		j.split = nil
+	}
 	switch schedule {
 	case "ring":
-		j.planner = newRing(b, oneNode(b.Ranks()))
+		j.planner = newRing(b, oneNode(b.Ranks()), j.Wire)
 	case "direct":
-		j.planner = newDirect(b)
+		j.planner = newDirect(b, j.Wire, j.stageTokens)
 	case "two-level":
 		if nodes == nil {
 			nodes = make(Nodes, b.Ranks())
@@ -46,7 +85,7 @@ func NewJob(b *segments.Batch, schedule string, nodes Nodes) (*Job, error) {
 		if err != nil {
 			return nil, err
 		}
-		j.planner = newRing(b, g)
+		j.planner = newRing(b, g, j.Wire)
 	default:
 		return nil, fmt.Errorf("ring: no schedule %q; there are: %v", schedule, Schedules)
 	}
@@ -85,12 +124,16 @@ func (j *Job) Plans(p Pass) [][]Step {
 
 // LeastBytes is the least that a rank must send in a pass, from the mask and
 // the layout alone: each of its tokens once to each other rank that needs it;
-// backward, keys and values again, and the gradients of what it used itself.
+// backward, keys and values again, and the gradients of what it used itself, as they
+// travel.
 func (j *Job) LeastBytes(rank int, p Pass, s Shape) int64 {
+	if h, ok := j.planner.(*headPlanner); ok {
+		return h.leastBytes(rank, p, s) + j.groups.LeastBytes(rank/j.Members(), p, j.split.shape(s))
+	}
 	n := j.needed()
 	bytes := n.ofIt[rank] * s.KVTokenBytes()
 	if p == Backward {
-		bytes += n.byIt[rank] * s.GradTokenBytes()
+		bytes += n.byIt[rank] * s.wireTokenBytes(j.Wire)
 	}
 	return bytes
 }

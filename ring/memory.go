@@ -2,7 +2,8 @@ package ring
 
 // Memory is the number of bytes that a rank allocates for one layer: its own
 // tensors (q, k, v, out in float32, lse; with backward dout, delta and float32
-// dq, dk, dv), the slots of its plans and the intervals of its queries. Buffers
+// dq, dk, dv), with a head exchange the same again of its group's tokens with its part of
+// the heads, the slots of its plans and the intervals of its queries. Buffers
 // for files (a mebibyte), the batch's index, which every rank has for all ranks
 // (about 150 bytes a run of a document), and the kernels' workspace (on the CPU
 // packed keys and partial sums, up to 128 MiB, and a few mebibytes a thread) come
@@ -18,30 +19,34 @@ func (j *Job) Memory(rank int, s Shape, backward bool) int64 {
 // MemoryOf is Memory where the plans of the rank are there already: that of
 // Forward, and with backward that of Backward.
 func (j *Job) MemoryOf(rank int, s Shape, plans ...[]Step) int64 {
-	tokens := int64(j.Batch.Order(rank).Tokens)
-	heads, dims := int64(s.Heads), int64(s.Heads)*int64(s.HeadDim)
-	perToken := dims*s.DType.Size() + s.KVTokenBytes() + 4*dims + 4*heads
-	if len(plans) > 1 {
-		perToken += dims*s.DType.Size() + 4*heads + 4*dims + s.GradTokenBytes()
+	backward := len(plans) > 1
+	bytes := int64(j.Batch.Order(rank).Tokens) * s.layerTokenBytes(backward)
+	solver, at := j.solver(rank)
+	if solver != j {
+		shape, tokens := j.Kernels(rank, s)
+		bytes += int64(tokens) * (shape.layerTokenBytes(backward) + 4) // and the places of tokens
 	}
-	bytes := tokens * perToken
-	most := map[Slot]int{}
-	for _, steps := range plans {
-		for slot, n := range SlotTokens(steps) {
-			most[slot] = max(most[slot], n)
-		}
-	}
-	for slot, n := range most {
-		bytes += int64(n) * s.tokenBytes(slot)
+	for _, n := range slotBytes(s, plans...) {
+		bytes += n
 	}
 	counted := map[sight]bool{} // both passes share intervals
 	for _, steps := range plans {
 		for _, step := range steps {
-			if at := (sight{step.Owner, step.Range}); step.Op == Attend && !counted[at] {
-				counted[at] = true
-				bytes += 8 * int64(j.queries(rank, at).Len())
+			if see := (sight{step.Owner, step.Range}); step.Op == Attend && !counted[see] {
+				counted[see] = true
+				bytes += 8 * int64(solver.queries(at, see).Len())
 			}
 		}
+	}
+	return bytes
+}
+
+// layerTokenBytes is the size of a token in all tensors of a layer.
+func (s Shape) layerTokenBytes(backward bool) int64 {
+	heads, dims := int64(s.Heads), int64(s.Heads)*int64(s.HeadDim)
+	bytes := dims*s.DType.Size() + s.KVTokenBytes() + 4*dims + 4*heads
+	if backward {
+		bytes += dims*s.DType.Size() + 4*heads + 4*dims + s.GradTokenBytes()
 	}
 	return bytes
 }

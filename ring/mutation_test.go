@@ -15,7 +15,7 @@ import (
 // where any of its fields says something else.
 func TestCheckObjectsToEveryMutation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		job := drawJob(t, 30, 6)
+		job := drawJob(t, 24, 6)
 		pass := rapid.SampledFrom([]ring.Pass{ring.Forward, ring.Backward}).Draw(t, "pass")
 		plans := job.Plans(pass)
 		for rank, steps := range plans {
@@ -49,11 +49,19 @@ func mutants(job *ring.Job, s ring.Step) map[string][]ring.Step {
 		}
 	}
 	add("the other kind of slot", func(m *ring.Step) { m.Slot.Grad = !m.Slot.Grad })
+	add("another kind of slot", func(m *ring.Step) { m.Slot.Heads = !m.Slot.Heads })
 	if s.Op == ring.Wait {
 		return out
 	}
+	add("another form of gradients", func(m *ring.Step) { m.Wire = ring.BF16 - m.Wire })
+	add("another tensor", func(m *ring.Step) { m.Tensor = (m.Tensor + 1) % (ring.TensorDKV + 1) })
+	add("other heads", func(m *ring.Step) { m.Heads.Start++ })
+	add("more heads", func(m *ring.Step) { m.Heads.End++ })
+	if s.Tensor != ring.NoTensor {
+		add("no tensor", func(m *ring.Step) { m.Tensor = ring.NoTensor })
+	}
 	add("another owner", func(m *ring.Step) { m.Owner = other(m.Owner) })
-	if s.Op == ring.Recv || s.Op == ring.Send {
+	if s.Op == ring.Recv || s.Op == ring.Send || s.Op == ring.Pack || s.Op == ring.Unpack {
 		add("another peer", func(m *ring.Step) { m.Peer = other(m.Peer) })
 	}
 	if s.Op == ring.Attend {

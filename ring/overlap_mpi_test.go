@@ -146,8 +146,14 @@ type stillBackend struct{ ring.Backend }
 func (stillBackend) Zero(unsafe.Pointer, int64) error       { return nil }
 func (stillBackend) Delta(ring.Shape, *ring.Tensors) error  { return nil }
 func (stillBackend) Add(_, _ unsafe.Pointer, _ int64) error { return nil }
-func (stillBackend) Record() (ring.Event, error)            { return 1, nil }
-func (stillBackend) Query(ring.Event) (bool, error)         { return true, nil }
+
+func (stillBackend) Round(_, _ unsafe.Pointer, _ int64) error { return nil }
+
+func (stillBackend) AddRounded(_, _ unsafe.Pointer, _ int64) error { return nil }
+
+func (stillBackend) Move(ring.Rearrangement) error  { return nil }
+func (stillBackend) Record() (ring.Event, error)    { return 1, nil }
+func (stillBackend) Query(ring.Event) (bool, error) { return true, nil }
 func (stillBackend) Forward(ring.Shape, *ring.Tensors, ring.Chunk, ring.Rows, bool) error {
 	return nil
 }

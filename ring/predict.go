@@ -25,7 +25,8 @@ type Prediction struct {
 // link, in the order in which both their ends are posted.
 func (j *Job) Predict(p Pass, s Shape, m Machine, nodes Nodes) Prediction {
 	t := timer{job: j, shape: s, machine: m, nodes: nodes, ranks: make([]timedRank, j.Ranks()), mail: map[envelope][]*timedMessage{}}
-	t.pairTime = 4 * float64(s.Heads) * float64(s.HeadDim) / m.Flops
+	kernels, _ := j.Kernels(0, s)
+	t.pairTime = 4 * float64(kernels.Heads) * float64(s.HeadDim) / m.Flops
 	if p == Backward {
 		t.pairTime *= 2.5
 	}

@@ -13,11 +13,11 @@ import (
 // see, and gets back exactly the gradients of these: the fewest bytes that the layout
 // allows.
 //
-// A rank attends to what it needs of others in stages of at most half a rank's tokens,
-// nearest owners first, so that at any time the ranks of a full mask send to different
-// ones. A range has a slot of its own: it is attended to as soon as it is there, while
-// the next stage comes in and the gradients of the last go to their owners. An owner
-// adds up gradients in the order in which they are sent: by round, then by rank.
+// A rank attends to what it needs of others in stages of at most half a rank's tokens, or
+// as many as are asked for, nearest owners first, so that at any time the ranks of a full
+// mask send to different ones. A range has a slot of its own: it is attended to as soon as
+// it is there, while the next stage comes in and the gradients of the last go to their
+// owners. An owner adds up gradients in the order in which they are sent: by round, then by rank.
 // Backward, half of the pairs with the own keys come first and half last, as with the
 // ring.
 //
@@ -33,6 +33,7 @@ import (
 
 type directPlanner struct {
 	batch  *segments.Batch
+	wire   DType
 	stages [][]*stage   // stages[rank]: what it attends to, in turn
 	sends  [][]*portion // sends[rank]: what others attend to of its tokens, by round and rank
 	rounds int
@@ -64,11 +65,12 @@ const (
 	homes         = 4
 )
 
-func newDirect(b *segments.Batch) planner {
+// newDirect plans stages of at most so many tokens; 0: half a rank's.
+func newDirect(b *segments.Batch, wire DType, stageTokens int) planner {
 	ranks := b.Ranks()
-	d := &directPlanner{batch: b, stages: make([][]*stage, ranks), sends: make([][]*portion, ranks)}
-	most := 1
-	for rank := range ranks {
+	d := &directPlanner{batch: b, wire: wire, stages: make([][]*stage, ranks), sends: make([][]*portion, ranks)}
+	most := max(stageTokens, 1)
+	for rank := 0; stageTokens == 0 && rank < ranks; rank++ {
 		most = max(most, (b.Order(rank).Tokens+1)/2)
 	}
 	eachRank(ranks, func(rank int) { d.stages[rank] = d.solve(rank, most) })
@@ -142,7 +144,7 @@ func (d *directPlanner) solve(rank, most int) (stages []*stage) {
 
 func (d *directPlanner) plan(rank int, pass Pass, yield func(Step) bool) {
 	p := directPlan{
-		writer: newWriter(pass, yield), rank: rank, stages: d.stages[rank],
+		writer: newWriter(pass, d.wire, yield), rank: rank, stages: d.stages[rank],
 		own: d.batch.Need(rank, rank),
 	}
 	if pass == Backward {
@@ -204,6 +206,7 @@ func (p *directPlan) attendToPortion(x *portion) {
 		p.step(Step{Op: Zero, Slot: acc, Owner: x.owner, Range: x.Keys})
 	}
 	p.attendTo(Step{Slot: kv, Acc: acc, Owner: x.owner}, x.Need)
+	p.roundTo(Step{Slot: acc, Owner: x.owner, Range: x.Keys})
 }
 
 // receiveKeys posts the receives of the next stage, once its slots are free.

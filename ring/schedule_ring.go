@@ -40,6 +40,7 @@ import (
 type ringPlanner struct {
 	batch *segments.Batch
 	grid  grid
+	wire  DType
 	needs [][]need // needs[rank]: what it wants of others, by round
 	hops  [][]hop  // hops[part]: its way, by round
 	sends [][]hop  // sends[rank]: the hops that start at it, by round
@@ -57,8 +58,8 @@ type need struct {
 	segments.Need
 }
 
-func newRing(b *segments.Batch, g grid) planner {
-	s := &ringPlanner{batch: b, grid: g, needs: make([][]need, b.Ranks())}
+func newRing(b *segments.Batch, g grid, wire DType) planner {
+	s := &ringPlanner{batch: b, grid: g, wire: wire, needs: make([][]need, b.Ranks())}
 	eachRank(b.Ranks(), func(rank int) { s.needs[rank] = s.solve(rank) })
 	s.route()
 	return s
@@ -99,7 +100,7 @@ const (
 // posted at once, then what has to wait for the kernel of the last round but one.
 func (s *ringPlanner) plan(rank int, pass Pass, yield func(Step) bool) {
 	p := ringPlan{
-		ringPlanner: s, rank: rank, writer: newWriter(pass, yield),
+		ringPlanner: s, rank: rank, writer: newWriter(pass, s.wire, yield),
 		sends: s.sends[rank], needs: slices.Clone(s.needs[rank]), left: len(s.needs[rank]),
 		own: s.batch.Need(rank, rank), visits: map[int]*visit{},
 	}
@@ -121,6 +122,7 @@ func (s *ringPlanner) plan(rank int, pass Pass, yield func(Step) bool) {
 		p.receiveKeys()
 		p.sendGradients()
 		p.addGradients()
+		p.roundGradients()
 		p.attend()
 	}
 	for i := range parts {
@@ -253,6 +255,14 @@ func (p *ringPlan) addGradients() {
 	before, _ := p.prior(last.hop)
 	p.wait(last.relay)
 	p.step(Step{Op: Add, Slot: last.relay, Acc: last.acc, Owner: last.owner(), Range: before.grads})
+}
+
+// roundGradients makes what is sent of the sum of the last round's part, ahead of this
+// round's kernel too.
+func (p *ringPlan) roundGradients() {
+	if last := p.visit(p.round - 1); last != nil {
+		p.roundTo(Step{Slot: last.acc, Owner: last.owner(), Range: last.grads})
+	}
 }
 
 // attend attends to this round's part; to own keys at first, and when no part is

@@ -5,13 +5,16 @@ import "ringattn/segments"
 // writer writes down the steps of one rank's plan, whatever the schedule.
 type writer struct {
 	pass  Pass
+	wire  DType // of gradients
 	round int
 	yield func(Step) bool
 	ok    bool   // yield wants more
 	busy  []bool // by slotIndex: something may still use it
 }
 
-func newWriter(p Pass, yield func(Step) bool) writer { return writer{pass: p, yield: yield, ok: true} }
+func newWriter(p Pass, wire DType, yield func(Step) bool) writer {
+	return writer{pass: p, wire: wire, yield: yield, ok: true}
+}
 
 // attendTo is there only where there are pairs; forward it has no accumulator.
 func (w *writer) attendTo(s Step, n segments.Need) {
@@ -25,6 +28,15 @@ func (w *writer) attendTo(s Step, n segments.Need) {
 	w.step(s)
 }
 
+// roundTo makes what is sent of a slot's gradients, once nothing more is added to them;
+// it is there only where they do not travel as they are.
+func (w *writer) roundTo(s Step) {
+	if w.pass == Backward && w.wire != F32 {
+		s.Op = Round
+		w.step(s)
+	}
+}
+
 // wait is there only for a slot that something may still use.
 func (w *writer) wait(s Slot) {
 	if i := slotIndex(s); i < len(w.busy) && w.busy[i] {
@@ -35,7 +47,7 @@ func (w *writer) wait(s Slot) {
 // drain waits for all that is left.
 func (w *writer) drain() {
 	for i := range w.busy {
-		w.wait(Slot{Grad: i%2 == 1, N: i / 2})
+		w.wait(slotOf(i))
 	}
 }
 
@@ -48,6 +60,9 @@ func (w *writer) step(s Step) {
 		w.use(s.Acc, true)
 	}
 	s.Round = w.round
+	if s.Slot.Grad && s.Op != Wait {
+		s.Wire = w.wire
+	}
 	w.ok = w.yield(s)
 }
 

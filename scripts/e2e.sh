@@ -43,13 +43,39 @@ for way in "${ways[@]}"; do
 	done
 done
 
+# Ranks that exchange heads, several of one KV head too, and gradients in bf16.
+heads=(--seq 301 --heads 8/2 --head-dim 32 --mask causal --mask docs:lognormal:60:1)
+for way in "${ways[@]}"; do
+	for groups in 2,2 4,2 6,2 8,2; do
+		for schedule in ring direct two-level; do
+			step "check testdata/real, P,U=$groups, $schedule, $way" "$way" "${groups%,*}" check --golden testdata/real \
+				--ulysses "${groups#*,}" --schedule $schedule --ranks-per-node 2
+		done
+	done
+	for groups in 4,4 8,4; do
+		for layout in contiguous zigzag balanced; do
+			step "check shapes, P,U=$groups, $layout, $way" "$way" "${groups%,*}" check "${heads[@]}" --ulysses "${groups#*,}" --layout $layout
+		done
+	done
+	for schedule in ring direct two-level; do
+		step "check testdata/golden, gradients in bf16, $schedule, $way" "$way" 4 check --golden testdata/golden \
+			--layout zigzag --schedule $schedule --ranks-per-node 2 --wire-gradients bf16
+	done
+	step_exit 2 "3 ranks to a group of 2, $way" "$way" 3 check --golden testdata/real --ulysses 2
+	step "bench, $way" "$way" 4 bench --seq 128 --heads 4/1 --head-dim 16 --repeats 1 --ulysses 2 --wire-gradients bf16
+done
+
 # 2. run writes what check expects, the same to the bit on every way there.
 real=testdata/real/lm_global.safetensors
 for way in "${ways[@]}"; do
 	step "run, 4 ranks, $way" "$way" 4 run --in $real --out "$work/$way.safetensors"
+	step "run, 4 ranks exchange heads, $way" "$way" 4 run --in $real --out "$work/$way-heads.safetensors" --ulysses 2 --wire-gradients bf16
 done
 step "run, 4 ranks, 1 thread each" alone 4 run --in $real --out "$work/thread.safetensors" --threads 1
 step "run, uneven shards" alone 3 run --in $real --out "$work/shards.safetensors" --shards 284,0,0
+for other in "${ways[@]:1}"; do
+	step "same bits of heads: alone and $other" cmp "$work/alone-heads.safetensors" "$work/$other-heads.safetensors"
+done
 for other in "${ways[@]:1}" thread; do
 	step "same bits: alone and $other" cmp "$work/alone.safetensors" "$work/$other.safetensors"
 done

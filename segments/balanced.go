@@ -2,6 +2,7 @@ package segments
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 )
 
@@ -39,11 +40,21 @@ const (
 // Balanced deals the tokens of a batch to ranks so that visible pairs are even for this
 // mask, tokens nearly so, and few documents are on several ranks.
 func Balanced(tokens, ranks int, m Mask) (Layout, error) {
+	return BalancedPieces(tokens, ranks, 1, m)
+}
+
+// BalancedPieces is Balanced that cuts sections at multiples of grain tokens from either
+// end alone: nobody holds a part of a document that is shorter, but for the last one. The
+// larger the grain, the less even.
+func BalancedPieces(tokens, ranks, grain int, m Mask) (Layout, error) {
+	if grain < 1 {
+		return Layout{}, fmt.Errorf("segments: pieces of %d tokens", grain)
+	}
 	one, err := NewBatch(Contiguous(tokens, 1), m)
 	if err != nil {
 		return Layout{}, err
 	}
-	d := dealer{before: one.pairsBefore()}
+	d := dealer{before: one.pairsBefore(), grain: grain}
 	d.each = share{d.before[tokens] / int64(ranks), tokens / ranks}
 	for _, s := range d.sections(tokens, m.Rows) {
 		d.rest = append(d.rest, section{s, d.pairs(s)})
@@ -52,8 +63,7 @@ func Balanced(tokens, ranks int, m Mask) (Layout, error) {
 	l := Layout{Name: "balanced", Tokens: tokens, Spans: make([][]Span, ranks)}
 	for r := range ranks {
 		d.deal(ranks - r)
-		slices.SortFunc(d.spans, func(a, b Span) int { return cmp.Compare(a.Start, b.Start) })
-		l.Spans[r], d.spans = join(d.spans...), nil
+		l.Spans[r], d.spans = Join(d.spans), nil
 	}
 	return l, nil
 }
@@ -103,7 +113,7 @@ func (d *dealer) sections(tokens int, rows []Row) (out []Span) {
 	add := func(next Span) {
 		grain := last.Len()
 		if overlap && (last.Len() > d.each.tokens || d.pairs(last) > d.each.pairs) {
-			grain = d.each.tokens / overlapCuts
+			grain = max(d.whole(d.each.tokens/overlapCuts), d.grain)
 		}
 		for grain = max(grain, 1); last.Len() > 0; last.Start = min(last.Start+grain, last.End) {
 			out = append(out, Span{last.Start, min(last.Start+grain, last.End)})

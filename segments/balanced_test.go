@@ -90,3 +90,52 @@ func TestBalancedKeepsTogether(t *testing.T) {
 		t.Error("a negative window is accepted")
 	}
 }
+
+// With a grain every cut is at a multiple of it from an end of its document, the layout
+// is whole, and pairs are off by no more than what a piece has.
+func TestBalancedPieces(t *testing.T) {
+	const tokens, ranks = 1 << 16, 8
+	docs := segmentstest.Documents(tokens, func(i int) int { return 1000 + 7919*i%9000 })
+	for name, mask := range map[string]segments.Mask{
+		"one":       {Causal: true, Rows: []segments.Row{segments.SingleDocument(tokens)}},
+		"documents": {Causal: true, Rows: []segments.Row{docs}},
+	} {
+		for _, grain := range []int{1, 64, 1000} {
+			l, err := segments.BalancedPieces(tokens, ranks, grain, mask)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := segments.NewBatch(l, mask)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var all, most int64
+			for q := range ranks {
+				var pairs int64
+				for kv := range ranks {
+					pairs += b.Need(q, kv).Pairs
+				}
+				all, most = all+pairs, max(most, pairs)
+				for _, p := range b.Order(q).Pieces {
+					doc := mask.Rows[0].Docs[0].Span
+					for _, d := range mask.Rows[0].Docs {
+						if d.Contains(p.Pos) {
+							doc = d.Span
+						}
+					}
+					for _, cut := range []int{p.Pos.Start, p.Pos.End} {
+						if (cut-doc.Start)%grain > 0 && (doc.End-cut)%grain > 0 {
+							t.Errorf("%s, pieces of %d: %v is cut at %d", name, grain, doc, cut)
+						}
+					}
+				}
+			}
+			if x := float64(most) * ranks / float64(all); x > 1.25 {
+				t.Errorf("%s, pieces of %d: pairs max/mean %.3f", name, grain, x)
+			}
+		}
+	}
+	if _, err := segments.BalancedPieces(4, 2, 0, segments.Mask{Rows: []segments.Row{segments.SingleDocument(4)}}); err == nil {
+		t.Error("pieces of no tokens are accepted")
+	}
+}

@@ -9,6 +9,7 @@ import (
 
 // dealer deals sections to one rank after another.
 type dealer struct {
+	grain  int       // sections are cut at multiples of it
 	before []int64   // pairs of the queries before a position
 	each   share     // of a rank
 	rest   []section // what is left to deal, dense to sparse
@@ -186,14 +187,24 @@ func (d *dealer) takePart(i int, pairs int64) {
 	d.take(i, tail)
 }
 
-// take gives the rank a span at the start or the end of a section.
+// whole is the multiple of the grain that is nearest to so many tokens.
+func (d *dealer) whole(tokens int) int { return (tokens + d.grain/2) / d.grain * d.grain }
+
+// take gives the rank a span at the start or the end of a section, in whole grains, or all
+// of it.
 func (d *dealer) take(i int, s Span) {
-	x, n := &d.rest[i], share{d.pairs(s), s.Len()}
-	if s.Start == x.Start {
+	x := &d.rest[i]
+	switch {
+	case s == x.Span:
+		x.Start = x.End
+	case s.Start == x.Start:
+		s.End = min(s.Start+d.whole(s.Len()), x.End)
 		x.Start = s.End
-	} else {
+	default:
+		s.Start = max(s.End-d.whole(s.Len()), x.Start)
 		x.End = s.Start
 	}
+	n := share{d.pairs(s), s.Len()}
 	x.pairs -= n.pairs
 	for k := range d.sums[:i+1] {
 		d.sums[k].less(n)

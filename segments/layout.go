@@ -1,6 +1,10 @@
 package segments
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
 
 // Layout says which positions of every batch row a rank holds: each row is cut
 // by itself, so that a rank holds the same part of all.
@@ -60,6 +64,13 @@ func Shards(tokens int, lengths []int) (Layout, error) {
 		return Layout{}, fmt.Errorf("segments: the shards hold %d tokens together, the sequence has %d", at, tokens)
 	}
 	return l, nil
+}
+
+// Join makes the spans of a rank of pieces that do not overlap, in any order.
+func Join(pieces []Span) []Span {
+	pieces = slices.Clone(pieces)
+	slices.SortFunc(pieces, func(a, b Span) int { return cmp.Compare(a.Start, b.Start) })
+	return join(pieces...)
 }
 
 // join drops empty spans and merges touching ones.

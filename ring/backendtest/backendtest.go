@@ -63,6 +63,8 @@ func Run(t *testing.T, open func(t *testing.T) ring.Backend) {
 	}
 	with("memory", testMemory)
 	with("events", testEvents)
+	with("round", testRound)
+	with("move", testMove)
 	with("shapes", testShapes)
 	with("counts", testCounts)
 	with("masks", testMasks)

@@ -99,6 +99,21 @@ func (d *device) Add(dst, src unsafe.Pointer, n int64) error {
 	return d.checked(func() error { return d.Backend.Add(to, from, n) })
 }
 
+func (d *device) Round(dst, src unsafe.Pointer, n int64) error {
+	to, from := d.at(dst), d.at(src)
+	return d.checked(func() error { return d.Backend.Round(to, from, n) })
+}
+
+func (d *device) AddRounded(dst, src unsafe.Pointer, n int64) error {
+	to, from := d.at(dst), d.at(src)
+	return d.checked(func() error { return d.Backend.AddRounded(to, from, n) })
+}
+
+func (d *device) Move(m ring.Rearrangement) error {
+	m.Dst, m.Src, m.To, m.From = d.at(m.Dst), d.at(m.Src), d.at(m.To), d.at(m.From)
+	return d.checked(func() error { return d.Backend.Move(m) })
+}
+
 func (d *device) tensors(t *ring.Tensors) *ring.Tensors {
 	return &ring.Tensors{
 		Tokens: t.Tokens,

@@ -138,3 +138,15 @@ func (l *backend) Backward(s ring.Shape, t *ring.Tensors, c ring.Chunk, rows rin
 func (l *backend) Add(dst, src unsafe.Pointer, n int64) error {
 	return l.enqueue(func() error { return l.Backend.Add(dst, src, n) })
 }
+
+func (l *backend) Round(dst, src unsafe.Pointer, n int64) error {
+	return l.enqueue(func() error { return l.Backend.Round(dst, src, n) })
+}
+
+func (l *backend) AddRounded(dst, src unsafe.Pointer, n int64) error {
+	return l.enqueue(func() error { return l.Backend.AddRounded(dst, src, n) })
+}
+
+func (l *backend) Move(m ring.Rearrangement) error {
+	return l.enqueue(func() error { return l.Backend.Move(m) })
+}
