@@ -22,12 +22,13 @@ var arrows = map[string]string{
 	"segments":   "",
 	"tensorfile": "",
 	"half":       "",
+	"trace":      "",
 
 	"ring":  "segments",
 	"shard": "segments tensorfile half",
 	"cases": "segments half",
 
-	"report": "plot plot/font plot/plotter plot/vg plot/vg/draw plot/vg/vgsvg",
+	"report": "trace plot plot/font plot/plotter plot/vg plot/vg/draw plot/vg/vgsvg",
 
 	"inproc":  "ring",
 	"mpi":     "ring C",

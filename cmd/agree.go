@@ -31,6 +31,7 @@ func (w *world) agree(ctx context.Context, facts ...fact) error {
 		{"--grain", strconv.Itoa(o.grain)},
 		{"--transport", o.transport},
 		{"--timeout", o.timeout.String()},
+		{"--trace", o.trace},
 		{"RINGATTN_TEST_PIECE_BYTES", os.Getenv("RINGATTN_TEST_PIECE_BYTES")},
 	}, facts...)
 	all, err := shareAll(ctx, w, facts)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -54,6 +55,7 @@ run (not known of a GPU).`,
 	o.override = map[string]string{}
 	o.addLayout(f, "run N ranks inside this process, without MPI")
 	o.addRuntime(f)
+	o.addTrace(f, "the last repeat of each point")
 	return c
 }
 
@@ -125,6 +127,8 @@ type benchRank struct {
 	Rank  rankRecord
 	Need  int64
 	Stats []ring.Stats // of one pass, by repeat
+
+	Rounds []ring.RoundStats // of one pass, over repeats
 }
 
 // bench times the shapes, one after another. A point is a shape and a pass.
@@ -134,22 +138,32 @@ func (w *world) bench(ctx context.Context, b *benchOptions, shapes []cases.Shape
 		fact{"--expect", strings.Join(b.expect, " ")}); err != nil {
 		return err
 	}
+	if o := w.options.trace; o != "" && (filepath.Clean(o) == filepath.Clean(b.out) || same(o, b.out)) {
+		return usageError("--trace and --out are both %s", o)
+	}
 	r := benchReport{world: w, options: b}
 	if err := r.open(ctx); err != nil {
+		return err
+	}
+	var err error
+	if r.traced, err = w.startTrace(ctx); err != nil {
 		return err
 	}
 	for i := range shapes {
 		if i%b.shardN != b.shardI {
 			continue
 		}
-		if stop, err := r.stop(ctx); err != nil || stop {
-			return errors.Join(err, r.end(), errInterrupted)
+		switch stop, err := r.stop(ctx); {
+		case err != nil:
+			return errors.Join(err, errInterrupted)
+		case stop:
+			return errors.Join(r.end(ctx), errInterrupted)
 		}
 		if err := r.shape(ctx, &shapes[i]); err != nil {
 			return err
 		}
 	}
-	if err := r.end(); err != nil {
+	if err := r.end(ctx); err != nil {
 		return err
 	}
 	missed, err := w.AllReduceMax(ctx, []float64{float64(r.missed)})
@@ -215,12 +229,14 @@ func (r *benchReport) shape(ctx context.Context, shape *cases.Shape) error {
 			return err
 		}
 	}
+	r.traced.record(a)
 	for _, p := range passes {
-		stats, err := a.time(ctx, p, b, len(failed) == 0)
+		stats, rounds, err := a.time(ctx, p, b, len(failed) == 0, r.traced)
 		if err != nil {
 			return err
 		}
-		if err := r.add(ctx, a, shape, p, keys[p], stats, failed); err != nil {
+		r.traced.keep(fmt.Sprintf("%s, S %d, ", shape.Name, a.tokens))
+		if err := r.add(ctx, a, shape, p, keys[p], stats, rounds, failed); err != nil {
 			return err
 		}
 	}
@@ -229,19 +245,20 @@ func (r *benchReport) shape(ctx context.Context, shape *cases.Shape) error {
 }
 
 // time runs a pass again and again; of a wrong result nothing is timed.
-func (a *attention) time(ctx context.Context, p ring.Pass, b *benchOptions, right bool) ([]ring.Stats, error) {
-	var stats []ring.Stats
+func (a *attention) time(ctx context.Context, p ring.Pass, b *benchOptions, right bool, traced *tracer) (stats []ring.Stats, rounds []ring.RoundStats, err error) {
 	for i := 0; right && i < b.warmup+b.repeats; i++ {
 		if err := a.world.Barrier(ctx); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
+		traced.forget()
 		s, err := a.exec.Run(ctx, p)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if i >= b.warmup {
 			stats = append(stats, s)
+			rounds = addRounds(rounds, a.exec.Rounds())
 		}
 	}
-	return stats, nil
+	return stats, rounds, nil
 }

@@ -28,10 +28,14 @@ func parseExpectation(text string) (expectation, error) {
 		e.bound, err = strconv.ParseFloat(bound, 64)
 		e.pass, e.figure, ok = strings.Cut(name, ".")
 	}
-	if _, known := e.value(&resultRecord{Result: report.Result{TimeS: new(report.Quantiles), PeakFraction: new(float64)}}); !ok || err != nil || !known ||
+	full := report.Result{TimeS: new(report.Quantiles), PeakFraction: new(float64), Overlap: new(float64), Breakdown: new(report.Breakdown)}
+	for _, s := range full.Breakdown.List() {
+		s.Imbalance = new(float64)
+	}
+	if _, known := e.value(&resultRecord{Result: full}); !ok || err != nil || !known ||
 		e.pass != "forward" && e.pass != "backward" {
 		return e, usageError("--expect is %q, want PASS.FIGURE>=NUMBER or PASS.FIGURE<=NUMBER, "+
-			"PASS forward or backward, FIGURE a number of a result: tflops_per_rank, time_s.median, exposed_s", text)
+			"PASS forward or backward, FIGURE a number of a result: tflops_per_rank, time_s.median, exposed_s, overlap, breakdown_s.kernel.imbalance", text)
 	}
 	return e, nil
 }

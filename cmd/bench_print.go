@@ -33,6 +33,7 @@ type benchTable struct {
 	world   *world
 	repeats int
 	table   *tabwriter.Writer
+	results []resultRecord
 }
 
 func (t *benchTable) head(meta metaRecord, ranks []rankRecord) error {
@@ -51,23 +52,26 @@ func (t *benchTable) head(meta metaRecord, ranks []rankRecord) error {
 	}
 	fmt.Fprintf(w.out, "# time of the slowest rank, %d repeats; FLOPs 4 x heads x head_dim x visible pairs, backward 2.5 x that\n", t.repeats)
 	t.table = tabwriter.NewWriter(w.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t.table, "mask\tS\tB\theads\tD\tdtype\tlayout\tpass\tmin ms\tmedian\tp95\tmax\tkernel\texposed\tGFLOP/s/rank\t%%peak\tsent\tmemory\t#wrong\t\n")
+	fmt.Fprintf(t.table, "mask\tS\tB\theads\tD\tdtype\tlayout\tpass\tmin ms\tmedian\tp95\tmax\tkernel\texposed\t%%overlap\tGFLOP/s/rank\t%%peak\tsent\tmemory\t#wrong\t\n")
 	return nil
 }
 
 func (t *benchTable) point(_ []sampleRecord, x resultRecord) error {
+	t.results = append(t.results, x)
 	fmt.Fprintf(t.table, "%s\t%d\t%d\t%d/%d\t%d\t%s\t%s\t%s\t", x.Mask, x.Seq, x.Batch, x.Heads, x.KVHeads, x.HeadDim, x.DType, x.Layout, x.Pass)
 	if x.TimeS == nil {
-		fmt.Fprintf(t.table, "-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t%d\t\n", x.Wrong)
+		fmt.Fprintf(t.table, "-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t%d\t\n", x.Wrong)
 		return nil
 	}
-	peak := "-"
-	if x.PeakFraction != nil {
-		peak = fmt.Sprintf("%.1f", 100**x.PeakFraction)
+	percent := func(x *float64) string {
+		if x == nil {
+			return "-"
+		}
+		return fmt.Sprintf("%.1f", 100**x)
 	}
-	s := x.TimeS
-	fmt.Fprintf(t.table, "%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t%s\t%s\t%d\t\n", s.Min*1e3, s.Median*1e3, s.P95*1e3, s.Max*1e3,
-		x.KernelS*1e3, x.ExposedS*1e3, x.TFLOPSPerRank*1e3, peak, report.FormatBytes(x.BytesSent), report.FormatBytes(x.MemoryBytes), x.Wrong)
+	s, peak := x.TimeS, percent(x.PeakFraction)
+	fmt.Fprintf(t.table, "%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t%.2f\t%s\t%s\t%s\t%d\t\n", s.Min*1e3, s.Median*1e3, s.P95*1e3, s.Max*1e3,
+		x.KernelS*1e3, x.ExposedS*1e3, percent(x.Overlap), x.TFLOPSPerRank*1e3, peak, report.FormatBytes(x.BytesSent), report.FormatBytes(x.MemoryBytes), x.Wrong)
 	return nil
 }
 
@@ -75,7 +79,10 @@ func (t *benchTable) end() error {
 	if t.table == nil {
 		return nil
 	}
-	return t.table.Flush()
+	if err := t.table.Flush(); err != nil {
+		return err
+	}
+	return printBreakdowns(t.world.out, t.results)
 }
 
 // benchLines is JSON Lines, as docs/bench.schema.json describes them.
@@ -109,8 +116,10 @@ func (l benchLines) print(record any) error { return json.NewEncoder(l.out).Enco
 type benchCSV struct{ out *csv.Writer }
 
 func (c benchCSV) head(metaRecord, []rankRecord) error {
-	return c.write("seq", "batch", "heads", "kv_heads", "head_dim", "dtype", "mask", "pass", "layout", "schedule", "ranks", "backend", "transport",
-		"min_s", "median_s", "p95_s", "max_s", "kernel_s", "exposed_s", "tflops_per_rank", "peak_fraction", "bytes_sent", "memory_bytes", "wrong")
+	return c.write(append([]string{
+		"seq", "batch", "heads", "kv_heads", "head_dim", "dtype", "mask", "pass", "layout", "schedule", "ranks", "backend", "transport",
+		"min_s", "median_s", "p95_s", "max_s", "kernel_s", "exposed_s", "tflops_per_rank", "peak_fraction", "bytes_sent", "memory_bytes", "wrong",
+	}, csvBreakdown()...)...)
 }
 
 func (c benchCSV) point(_ []sampleRecord, x resultRecord) error {
@@ -126,7 +135,8 @@ func (c benchCSV) point(_ []sampleRecord, x resultRecord) error {
 			times[7] = number(*x.PeakFraction)
 		}
 	}
-	return c.write(append(append(fields, times...), strconv.FormatInt(x.BytesSent, 10), strconv.FormatInt(x.MemoryBytes, 10), strconv.Itoa(x.Wrong))...)
+	fields = append(append(fields, times...), strconv.FormatInt(x.BytesSent, 10), strconv.FormatInt(x.MemoryBytes, 10), strconv.Itoa(x.Wrong))
+	return c.write(append(fields, csvBreakdownOf(&x.Result, number)...)...)
 }
 
 func (c benchCSV) end() error { return nil }

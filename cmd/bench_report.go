@@ -29,6 +29,7 @@ type benchReport struct {
 	mine     rankRecord
 	wrong    bool
 	missed   int // results that miss an expectation
+	traced   *tracer
 }
 
 // open opens the file of results, on rank 0, and tells all ranks what is in it.
@@ -134,9 +135,9 @@ func (r *benchReport) begin(ctx context.Context, a *attention) error {
 }
 
 // add shows one pass of one shape.
-func (r *benchReport) add(ctx context.Context, a *attention, shape *cases.Shape, p ring.Pass, key string, stats []ring.Stats, failed []string) error {
+func (r *benchReport) add(ctx context.Context, a *attention, shape *cases.Shape, p ring.Pass, key string, stats []ring.Stats, rounds []ring.RoundStats, failed []string) error {
 	w := r.world
-	ranks, err := gatherAll(ctx, w, benchRank{r.mine, a.need, stats})
+	ranks, err := gatherAll(ctx, w, benchRank{r.mine, a.need, stats, rounds})
 	if err != nil || w.Rank() != 0 {
 		return err
 	}
@@ -168,6 +169,8 @@ func (r *benchReport) add(ctx context.Context, a *attention, shape *cases.Shape,
 	}
 	if len(stats) > 0 {
 		result.TimeS = newQuantiles(slowest)
+		result.Breakdown = newBreakdown(ranks)
+		addOverlap(&result.Result, ranks)
 		rate := passFLOPs(s, pairs, p) / float64(w.Size()) / result.TimeS.Median
 		result.TFLOPSPerRank = rate / 1e12
 		if r.peak > 0 {
@@ -189,8 +192,9 @@ func (r *benchReport) add(ctx context.Context, a *attention, shape *cases.Shape,
 	return nil
 }
 
-func (r *benchReport) end() error {
-	var err error
+// end writes what is left to be written.
+func (r *benchReport) end(ctx context.Context) error {
+	err := r.traced.end(ctx)
 	for _, p := range r.printers {
 		err = errors.Join(err, p.end())
 	}

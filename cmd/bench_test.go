@@ -147,7 +147,7 @@ func TestBenchCrowded(t *testing.T) {
 
 func TestBenchTable(t *testing.T) {
 	out, code, err := execute("bench", "--ranks", "1", "--seq", "50", "--repeats", "2", "--pass", "forward", "--backend", "ref", "--log-level", "error")
-	if code != exitOK || !strings.Contains(out, "#wrong") || strings.Contains(out, "backward\t") || strings.Count(out, "\n") != 6 {
+	if code != exitOK || !strings.Contains(out, "#wrong") || strings.Contains(out, "backward\t") || strings.Count(out, "\n") != 14 || !strings.Contains(out, "exposed wait") {
 		t.Errorf("exit %d: %v\n%s", code, err, out)
 	}
 	for _, args := range [][]string{

@@ -26,6 +26,7 @@ type options struct {
 	machine                  string
 	timeout                  time.Duration
 	logLevel                 string
+	trace                    string
 	// override has what --causal, --window and so on say, by metadata key.
 	override map[string]string
 }

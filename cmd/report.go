@@ -2,20 +2,22 @@ package cmd
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
+	"io"
 	"os"
-	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"ringattn/report"
+	"ringattn/trace"
 )
 
 func newReport() *cobra.Command {
 	var html string
+	var traces []string
 	c := &cobra.Command{
-		Use:   "report FILE... [--html OUT]",
+		Use:   "report [FILE...] [--trace FILE] [--html OUT]",
 		Short: "Tables of scaling, and a page with charts, from results of bench",
 		Long: `report reads what bench --output jsonl wrote, one file or several (those of a job
 array, say), and prints all results, then what can be compared of them: strong
@@ -25,24 +27,31 @@ baseline. A row whose build, GPU, backend, transport or binding is another than
 the baseline's is not compared, and says why. Of a wrong result no figure is
 shown, and the exit code is 1.
 
+--trace reads a file of run --trace or bench --trace as well, or alone: of each rank and
+pass the times, and how much of its messages kernels hid; in the page a timeline.
+
 --html writes the same with charts as one page that needs no network and no script.
 A point that is there twice with different results is refused. A line that was cut
 off at the end of a run is left out, with a note.`,
 		Example: `  ringattn bench --ranks 2 --threads 1 --seq 4096,8192 --output jsonl > two.jsonl
-  ringattn report one.jsonl two.jsonl --html scaling.html`,
+  ringattn report one.jsonl two.jsonl --html scaling.html
+  ringattn report --trace trace.json --html timeline.html`,
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usageError("report needs a FILE of ringattn bench --output jsonl")
+			if len(args) == 0 && len(traces) == 0 {
+				return usageError("report needs a FILE of ringattn bench --output jsonl, or --trace FILE")
 			}
 			return nil
 		},
 		RunE: func(c *cobra.Command, paths []string) error {
 			study, err := readStudy(paths)
+			for i := 0; err == nil && i < len(traces); i++ {
+				err = addTrace(study, traces[i])
+			}
 			if err != nil {
 				return withCode(exitUsage, err)
 			}
 			if c.Flags().Changed("html") {
-				if err := writePage(html, paths, study); err != nil {
+				if err := writePage(html, slices.Concat(paths, traces), study); err != nil {
 					return err
 				}
 			}
@@ -55,6 +64,7 @@ off at the end of a run is left out, with a note.`,
 			return nil
 		},
 	}
+	c.Flags().StringArrayVar(&traces, "trace", nil, "a file of run --trace or bench --trace")
 	c.Flags().StringVar(&html, "html", "", "write a page with charts to this file")
 	return c
 }
@@ -76,6 +86,24 @@ func readStudy(paths []string) (*report.Study, error) {
 	return report.Merge(files...)
 }
 
+// addTrace reads a trace, which must be such that it can have been.
+func addTrace(s *report.Study, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	t, err := trace.Read(path, f)
+	if err == nil {
+		err = t.Check()
+	}
+	if err != nil {
+		return fmt.Errorf("--trace %s: %w", path, err)
+	}
+	s.Traces = append(s.Traces, t)
+	return nil
+}
+
 // writePage writes the page beside path, then renames it: it appears complete or not at all.
 func writePage(path string, inputs []string, study *report.Study) error {
 	if info, err := os.Stat(path); err == nil {
@@ -92,21 +120,8 @@ func writePage(path string, inputs []string, study *report.Study) error {
 	if err := study.HTML(&page); err != nil {
 		return withCode(exitInternal, err)
 	}
-	aside := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d.tmp", filepath.Base(path), os.Getpid()))
-	f, err := os.OpenFile(aside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	if err != nil {
-		var at *os.PathError
-		if errors.As(err, &at) {
-			err = at.Err
-		}
-		return usageError("--html: %s: %v", path, err)
-	}
-	_, err = f.Write(page.Bytes())
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(aside, path)
-	}
-	if err != nil {
-		return fmt.Errorf("--html: %w", errors.Join(err, os.Remove(aside)))
-	}
-	return nil
+	return writeAside("--html", path, func(out io.Writer) error {
+		_, err := out.Write(page.Bytes())
+		return err
+	})
 }

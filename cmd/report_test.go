@@ -54,6 +54,47 @@ func TestReportOfAWrongResult(t *testing.T) {
 	}
 }
 
+// A trace of bench, beside results and alone.
+func TestReportOfTrace(t *testing.T) {
+	dir := t.TempDir()
+	file, page := filepath.Join(dir, "trace.json"), filepath.Join(dir, "page.html")
+	if _, code, err := execute("bench", "--ranks", "2", "--threads", "1", "--seq", "128", "--repeats", "2", "--output", "jsonl", "--log-level", "error", "--trace", file); code != exitOK {
+		t.Fatalf("bench: exit %d, %v", code, err)
+	}
+	for _, args := range [][]string{{"--trace", file}, {"--trace", file, "../report/testdata/second.jsonl"}} {
+		text, code, err := execute(append([]string{"report", "--html", page}, args...)...)
+		if code != exitOK || !strings.Contains(text, "# trace of ") || strings.Count(text, "causal, S 128, ") != 4 {
+			t.Errorf("%v: exit %d, %v:\n%s", args, code, err, text)
+		}
+		html, err := os.ReadFile(page)
+		if err != nil || strings.Count(string(html), "what ranks did in causal, S 128, ") != 2 {
+			t.Errorf("%v: no timelines, %v", args, err)
+		}
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, broken := range map[string]string{
+		"half":      string(text[:len(text)/2]),
+		"changed":   strings.Replace(string(text), `"bytes":`, `"bytes":1`, 1),
+		"not there": "",
+	} {
+		path := filepath.Join(dir, name)
+		if broken != "" {
+			if err := os.WriteFile(path, []byte(broken), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if out, code, err := execute("report", "--trace", path); code != exitUsage || err == nil || out != "" {
+			t.Errorf("%s: exit %d, %v: %s", name, code, err, out)
+		}
+	}
+	if _, code, _ := execute("report", "--trace", file, "--html", file); code != exitUsage {
+		t.Errorf("a page over the trace: exit %d", code)
+	}
+}
+
 func TestReportUsage(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "a.jsonl")

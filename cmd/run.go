@@ -55,6 +55,7 @@ dv. The output appears complete or not at all.`,
 	o.addMask(f, "")
 	o.addLayout(f, "run N ranks inside this process, without MPI")
 	o.addRuntime(f)
+	o.addTrace(f, "both passes")
 	return c
 }
 
@@ -79,6 +80,9 @@ func (w *world) runFile(ctx context.Context, inPath, outPath string, f32 bool) e
 	if same(inPath, outPath) {
 		return usageError("--out %s is the input file", outPath)
 	}
+	if o := w.options.trace; o != "" && (filepath.Clean(o) == filepath.Clean(outPath) || same(inPath, o) || same(outPath, o)) {
+		return usageError("--trace %s is the input or the output file", o)
+	}
 	p, err := w.openProblem(ctx, in)
 	if err != nil {
 		return err
@@ -90,20 +94,30 @@ func (w *world) runFile(ctx context.Context, inPath, outPath string, f32 bool) e
 	if err != nil {
 		return err
 	}
+	traced, err := w.startTrace(ctx)
+	if err != nil {
+		return err
+	}
+	traced.record(a)
 	loaded := time.Now()
 	stats, err := a.passes(ctx)
 	if err != nil {
 		return err
 	}
+	traced.keep("")
 	computed := time.Now()
 	if err := a.write(ctx, in, outPath, f32); err != nil {
+		return err
+	}
+	stored := time.Now()
+	if err := traced.end(ctx); err != nil {
 		return err
 	}
 	threads, why := a.threads()
 	r := rankReport{
 		Host: w.host.Host, CPUs: formatList(w.host.CPUs), Backend: a.backend.Name(), Threads: threads, Why: why, GPU: a.readGPU(), Tokens: a.x.Tokens,
 		Need: a.need, Peak: peakMemory() - w.host.StartMemory,
-		Load: loaded.Sub(start), Store: time.Since(computed), Passes: stats,
+		Load: loaded.Sub(start), Store: stored.Sub(computed), Passes: stats,
 	}
 	if err := w.reportRun(ctx, a, r, inPath, outPath); err != nil {
 		return err
@@ -299,6 +313,9 @@ func (w *world) reportRun(ctx context.Context, a *attention, mine rankReport, in
 	}
 	fmt.Fprintf(w.out, "memory     %s: %s of tensors and buffers planned%s, %s (%d bytes) resident at the peak\n", who, report.FormatBytes(need), where, report.FormatBytes(peak), peak)
 	fmt.Fprintf(w.out, "wrote      %s\n", outPath)
+	if w.options.trace != "" {
+		fmt.Fprintf(w.out, "wrote      %s\n", w.options.trace)
+	}
 	return nil
 }
 

@@ -84,8 +84,10 @@ static int32_t find_fault(rattn_ctx *ctx) {
 }
 
 static void pass_marks(rattn_ctx *ctx, int64_t n) {
-  for (int64_t i = ctx->first_mark; i < ctx->first_mark + n; i++)
+  for (int64_t i = ctx->first_mark; i < ctx->first_mark + n; i++) {
+    time_mark(ctx, &ctx->marks[i]);
     ctx->spare[ctx->spare_count++] = ctx->marks[i].event;
+  }
   if (n > 0) ctx->passed = ctx->marks[ctx->first_mark + n - 1].id;
   ctx->first_mark += n;
   if (ctx->first_mark == ctx->mark_count) ctx->first_mark = ctx->mark_count = 0;
@@ -98,6 +100,7 @@ static void close_context(rattn_ctx *ctx) {
       pass_marks(ctx, ctx->mark_count - ctx->first_mark);
     }
     close_copies(ctx);
+    drop_timing(ctx);
     for (int64_t i = 0; i < ctx->spare_count; i++) cudaEventDestroy(ctx->spare[i]);
     Buffer *all[] = {&ctx->lists, &ctx->reach, &ctx->numbers, &ctx->weights, &ctx->q, &ctx->kv, &ctx->dout};
     for (Buffer *b : all) cudaFree(b->p);
@@ -293,8 +296,9 @@ static int32_t cuda_record(rattn_ctx *ctx, int64_t *event) {
   cudaEvent_t e;
   if (ctx->spare_count > 0)
     e = ctx->spare[--ctx->spare_count];
-  else if ((status = check(ctx, cudaEventCreateWithFlags(&e, cudaEventDisableTiming), "cudaEventCreate")) !=
-           RATTN_OK)
+  else if ((status = check(
+                ctx, cudaEventCreateWithFlags(&e, ctx->times ? cudaEventDefault : cudaEventDisableTiming),
+                "cudaEventCreate")) != RATTN_OK)
     return status;
   ctx->marks[ctx->mark_count++] = {++ctx->issued, e};
   *event = ctx->issued;

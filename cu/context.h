@@ -53,6 +53,12 @@ struct rattn_ctx {
   int64_t spare_count;
   int64_t issued, passed;
 
+  // Where marks are timed: the GPU's event and the host's time, in ns, from which others are
+  // counted, and when it came to mark i, at i % TIMES.
+  cudaEvent_t anchor;
+  int64_t anchor_ns, first_timed;
+  int64_t *times;
+
   rattn::Buffer lists, reach, numbers, weights, q, kv, dout;  // tile lists; lse, delta; p, ds; padded tensors
 
   // Copies beside the kernels: a stream each way, and what is or was under way.
@@ -78,6 +84,10 @@ int32_t copy_out(rattn_ctx *ctx, void *host, const void *src, int64_t bytes, int
 int32_t copy_in(rattn_ctx *ctx, void *dst, const void *host, int64_t bytes, int64_t *copy);
 int32_t copied(rattn_ctx *ctx, int64_t copy, int32_t *done);
 void close_copies(rattn_ctx *ctx);
+
+// Notes when a mark that is passed was, where marks are timed. drop_timing frees what that takes.
+void time_mark(rattn_ctx *ctx, const Mark *mark);
+void drop_timing(rattn_ctx *ctx);
 
 // Attention; arguments are checked. Enqueue and return.
 int32_t enqueue_forward(rattn_ctx *ctx, const rattn_forward_args *a);

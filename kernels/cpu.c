@@ -168,6 +168,10 @@ static int32_t cpu_query(rattn_ctx *ctx, int64_t event, int32_t *done) {
   return rattn_queue_query(ctx->queue, event, done, ctx->error, sizeof ctx->error);
 }
 
+int rattn_cpu_ran(rattn_ctx *ctx, int64_t from, int64_t to, int64_t *began, int64_t *ended) {
+  return rattn_queue_ran(ctx->queue, from, to, began, ended);
+}
+
 const rattn_backend *rattn_cpu(void) {
   static const rattn_backend table = {
       .version = RATTN_ABI_VERSION,

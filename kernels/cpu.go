@@ -38,7 +38,7 @@ typedef struct {
   rattn_backward_args backward;
   rattn_move_args move;
   void *p;
-  int64_t event;
+  int64_t event, began, ended;
   int32_t done;
 } call_args;
 */
@@ -66,7 +66,7 @@ func CPU(threads int, isa string) (ring.Backend, error) {
 	if err != nil {
 		return nil, err // and no nil *table in a Backend
 	}
-	return t, nil
+	return cpuTable{t}, nil
 }
 
 // ISAs lists the instruction sets that CPU accepts on this machine, best first.

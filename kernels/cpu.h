@@ -211,6 +211,11 @@ int64_t rattn_queue_last(rattn_queue *q);
 // Status of all that ran, with the text of a failure; done: whether event passed.
 int32_t rattn_queue_query(rattn_queue *q, int64_t event, int32_t *done, char *text, size_t size);
 int32_t rattn_queue_sync(rattn_queue *q, char *text, size_t size);
+// How many ns ago the first and the last of the calls that were enqueued between two marks
+// began and ended; 0 is returned where that is not known: not done, or long over.
+int rattn_queue_ran(rattn_queue *q, int64_t from, int64_t to, int64_t *began, int64_t *ended);
+// The same of a context of rattn_cpu().
+int rattn_cpu_ran(rattn_ctx *ctx, int64_t from, int64_t to, int64_t *began, int64_t *ended);
 
 // The instruction set of that name, or the best; NULL if this CPU lacks it.
 const rattn_isa *rattn_find_isa(const char *name);

@@ -6,12 +6,13 @@
 // finishes the last task of a phase moves on to the next phase or call. What a task
 // computes does not depend on who runs it, so results are the same for any number of
 // threads. Idle workers sleep.
-#define _DEFAULT_SOURCE  // madvise
+#define _DEFAULT_SOURCE  // madvise, clock_gettime
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "cpu.h"
 
@@ -27,6 +28,7 @@ struct rattn_queue {
   int stop;
 
   rattn_op ops[CAPACITY];        // call number i is at i % CAPACITY
+  int64_t times[CAPACITY][2];    // when call i began and ended, ns
   int64_t enqueued, completed;   // calls so far
   int running;                   // the call number `completed` is in progress
   int64_t next, tasks, pending;  // of its phase: task to take, count, tasks not yet finished
@@ -55,6 +57,12 @@ int rattn_buffer_grow(rattn_buffer *b, int64_t bytes) {
   return 1;
 }
 
+static int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 static void set_failure(rattn_queue *q, int32_t status, const char *text) {
   if (q->status != RATTN_OK) return;
   q->status = status;
@@ -69,6 +77,7 @@ static void advance(rattn_queue *q) {
     int begin = !q->running;
     if (begin && q->completed == q->enqueued) return;
     q->running = 1;
+    if (begin) q->times[q->completed % CAPACITY][0] = now_ns();
     q->next = q->tasks = 0;
     int64_t n = 0;
     if (q->status == RATTN_OK) {
@@ -85,6 +94,7 @@ static void advance(rattn_queue *q) {
       return;
     }
     q->running = 0;
+    q->times[q->completed % CAPACITY][1] = now_ns();
     q->completed++;
     pthread_cond_broadcast(&q->done);
   }
@@ -200,6 +210,19 @@ int32_t rattn_queue_query(rattn_queue *q, int64_t event, int32_t *done, char *te
   int32_t status = status_of(q, text, size);
   pthread_mutex_unlock(&q->lock);
   return status;
+}
+
+int rattn_queue_ran(rattn_queue *q, int64_t from, int64_t to, int64_t *began, int64_t *ended) {
+  pthread_mutex_lock(&q->lock);
+  const int64_t now = now_ns();
+  // A call's times are there until its place goes to another one.
+  const int known = from < to && to <= q->completed && from > q->enqueued - CAPACITY;
+  if (known) {
+    *began = now - q->times[from % CAPACITY][0];
+    *ended = now - q->times[(to - 1) % CAPACITY][1];
+  }
+  pthread_mutex_unlock(&q->lock);
+  return known;
 }
 
 int32_t rattn_queue_sync(rattn_queue *q, char *text, size_t size) {

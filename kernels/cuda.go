@@ -12,6 +12,7 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"time"
 	"unsafe"
 
 	"ringattn/ring"
@@ -35,7 +36,24 @@ func CUDA(device int) (ring.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return deviceTable{t}, nil
+	return cudaTable{deviceTable{t}}, nil
+}
+
+// cudaTable is a GPU's table, whose events know when the GPU came to them.
+type cudaTable struct{ deviceTable }
+
+var _ ring.Timed = cudaTable{}
+
+// StartTiming has events timed from now on, and puts them on the host's clock.
+func (t cudaTable) StartTiming() error { return t.check("timing", C.rattn_cuda_timing(t.ctx)) }
+
+// Ran tells how long ago the GPU came to two marks.
+func (t cudaTable) Ran(from, to ring.Event) (began, ended time.Duration, err error) {
+	b, e := &t.args.began, &t.args.ended
+	if err := t.check("ran", C.rattn_cuda_ran(t.ctx, C.int64_t(from), C.int64_t(to), b, e)); err != nil {
+		return 0, 0, err
+	}
+	return time.Duration(*b), time.Duration(*e), nil
 }
 
 // CUDAArchive says which build of the kernels the binary has.

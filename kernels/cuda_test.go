@@ -39,6 +39,16 @@ func TestCUDARepeats(t *testing.T) {
 	backendtest.Same(t, openCUDA, openCUDA, openCUDA)
 }
 
+// A context knows when its kernels ran.
+func TestCUDATimed(t *testing.T) {
+	needGPU(t)
+	b := openCUDA(t)
+	checkTimed(t, b)
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Facts are there, or the reason is, with or without a GPU.
 func TestCUDAFacts(t *testing.T) {
 	f := LookCUDA()

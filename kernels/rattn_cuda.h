@@ -49,6 +49,15 @@ int32_t rattn_cuda_copy(void *dst, const void *src, int64_t bytes, char *why, in
 int64_t rattn_cuda_workspace(int32_t device, const rattn_shape *shape, int64_t rows, int64_t tokens,
                              int32_t backward);
 
+// From now on marks of a context of rattn_cuda() know when the GPU came to them; what is in
+// flight is waited for. Events of the GPU are put on the host's clock by one that is waited
+// for here, so that calls close to the work are the better ones.
+int32_t rattn_cuda_timing(rattn_ctx *ctx);
+
+// How many ns ago the GPU came to two marks, which query has reported as passed, of the last
+// few thousand since rattn_cuda_timing. What was enqueued between them ran between them.
+int32_t rattn_cuda_ran(rattn_ctx *ctx, int64_t from, int64_t to, int64_t *began, int64_t *ended);
+
 #ifdef __cplusplus
 }
 #endif

@@ -30,9 +30,11 @@ const (
 	series1
 	series2
 	series3
+	series4
+	series5
 )
 
-var toneNames = [...]string{ink: "ink", muted: "muted", rule: "rule", series1: "series-1", series2: "series-2", series3: "series-3"}
+var toneNames = [...]string{ink: "ink", muted: "muted", rule: "rule", series1: "series-1", series2: "series-2", series3: "series-3", series4: "series-4", series5: "series-5"}
 
 func (t tone) color() color.Color { return color.NRGBA{R: 1, G: 1, B: uint8(t), A: 255} }
 
@@ -276,22 +278,4 @@ func balanceChart(times []float64, text string) (svg template.HTML, each int, er
 	p.Add(chart, line)
 	svg, err = svgOf(chartWidth, chartHeight*2/3, text, p.Draw)
 	return svg, each, err
-}
-
-// shareBar draws parts of a whole, side by side.
-func shareBar(parts []float64, text string) (template.HTML, error) {
-	const width, height = 240, 14
-	whole := 0.0
-	for _, x := range parts {
-		whole += x
-	}
-	return svgOf(width, height, text, func(c draw.Canvas) {
-		at := vg.Length(0)
-		for i, x := range parts {
-			w := vg.Length(x / whole * width)
-			c.SetColor((series1 + tone(i)).color())
-			c.Fill(vg.Rectangle{Min: vg.Point{X: at}, Max: vg.Point{X: at + w, Y: height}}.Path())
-			at += w
-		}
-	})
 }

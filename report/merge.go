@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"ringattn/trace"
 )
 
 // Study is the points of all files, in an order that does not depend on that of the files.
@@ -14,6 +16,7 @@ type Study struct {
 	Points []*Point
 	Notes  []string
 	Tables []*Table
+	Traces []*trace.Trace // beside the points
 }
 
 // Merge puts files together. A point that is there twice counts once if its results are the

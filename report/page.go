@@ -12,7 +12,10 @@ import (
 //go:embed page.html
 var pageText string
 
-var pageTemplate = template.Must(template.New("page").Parse(pageText))
+var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
+	"command": commandOf,
+	"worst":   worstClock,
+}).Parse(pageText))
 
 // mostBalances is the most charts of ranks' times; the table of times has all.
 const mostBalances = 12
@@ -25,8 +28,14 @@ type page struct {
 	Kinds       []kindSection
 	All         grid
 	Breakdown   []breakdownRow
+	Breakdowns  []figure // of the longest
 	Balance     []balanceRow
 	Balances    []figure // of the least even
+	Timelines   []figure // of the first passes
+
+	BreakdownCharts int // that there could be
+	TimelineCount   int
+	TimelineTable   grid
 }
 
 // figure is a chart with its caption and legend.
@@ -86,13 +95,6 @@ func newGrid(name string, head []string, rows [][]string, words bool) grid {
 	return g
 }
 
-type breakdownRow struct {
-	Point                   string
-	Kernel, Exposed, Other  string // ms
-	KernelP, ExposedP, Rest string // percent
-	SVG                     template.HTML
-}
-
 type balanceRow struct {
 	Point                     string
 	Min, Mean, Max, Imbalance string
@@ -116,6 +118,9 @@ func (s *Study) HTML(out io.Writer) error {
 		return err
 	}
 	if err := p.addBalance(); err != nil {
+		return err
+	}
+	if err := p.addTimelines(); err != nil {
 		return err
 	}
 	if err := pageTemplate.Execute(out, &p); err != nil {
@@ -179,28 +184,6 @@ func (x *Point) setting() string {
 	return strings.Join(append(parts, "transport "+x.Transport), ", ")
 }
 
-func (p *page) addBreakdown() error {
-	for _, x := range p.Points {
-		other, ok := x.Other()
-		if !x.Right() || !ok {
-			continue
-		}
-		parts := []float64{x.KernelS, x.ExposedS, other}
-		whole := x.KernelS + x.ExposedS + other
-		row := breakdownRow{Point: x.text()}
-		for i, to := range []struct{ ms, percent *string }{{&row.Kernel, &row.KernelP}, {&row.Exposed, &row.ExposedP}, {&row.Other, &row.Rest}} {
-			*to.ms, *to.percent = formatMS(parts[i]), fmt.Sprintf("%.1f", 100*parts[i]/whole)
-		}
-		var err error
-		text := fmt.Sprintf("kernel %s%%, exposed %s%%, other %s%%", row.KernelP, row.ExposedP, row.Rest)
-		if row.SVG, err = shareBar(parts, text); err != nil {
-			return err
-		}
-		p.Breakdown = append(p.Breakdown, row)
-	}
-	return nil
-}
-
 func (p *page) addBalance() error {
 	type uneven struct {
 		point     *Point
@@ -250,9 +233,11 @@ func (p *page) addBalance() error {
 }
 
 // Command is how the run was called, as a shell would take it.
-func (r *Run) Command() string {
+func (r *Run) Command() string { return commandOf(r.Args) }
+
+func commandOf(args []string) string {
 	words := []string{"ringattn"}
-	for _, a := range r.Args {
+	for _, a := range args {
 		if a == "" || strings.ContainsAny(a, " \t\n\"'\\$`*?[]{}()<>|&;#~!") {
 			a = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
 		}

@@ -80,6 +80,11 @@ type Result struct {
 	BytesSent     int64      `json:"bytes_sent"`    // by all ranks
 	MemoryBytes   int64      `json:"memory_bytes"`  // of the fullest rank
 	Wrong         int        `json:"wrong"`         // tensors beyond their bounds
+
+	// Nil of a wrong result, and of records of versions that did not have them.
+	Breakdown      *Breakdown `json:"breakdown_s"`
+	Overlap        *float64   `json:"overlap"`          // hidden / (hidden + exposed), over all ranks; nil: no messages
+	OverlapByRound []*float64 `json:"overlap_by_round"` // the same of each round of the schedule
 }
 
 // Quantiles are of the slowest rank's time over repeats, in seconds.

@@ -15,6 +15,17 @@ const definitions = "Time of the slowest rank, median over repeats. FLOPs are 4 
 // Text prints the study as tables.
 func (s *Study) Text(out io.Writer) error {
 	w := &textWriter{out: out}
+	for _, t := range s.Traces {
+		if err := TraceText(out, t); err != nil {
+			return err
+		}
+	}
+	if len(s.Runs) == 0 {
+		return nil
+	}
+	if len(s.Traces) > 0 {
+		w.printf("\n")
+	}
 	w.printf("# %s\n", s.summary())
 	for _, r := range s.Runs {
 		w.printf("# %s: %s, %s, %s (%s), transport %s\n", r.Where, r.Started, r.build(), plural(len(r.Ranks), "rank"), r.Launch, r.Transport)
@@ -50,7 +61,13 @@ func (s *Study) Text(out io.Writer) error {
 }
 
 func (s *Study) summary() string {
+	if len(s.Runs) == 0 {
+		return plural(len(s.Traces), "trace")
+	}
 	text := plural(len(s.Points), "result") + " of " + plural(len(s.Runs), "run")
+	if n := len(s.Traces); n > 0 {
+		text += ", " + plural(n, "trace")
+	}
 	if n := s.Wrong(); n > 0 {
 		text += fmt.Sprintf(", %d wrong: they have no figures", n)
 	}
@@ -92,7 +109,7 @@ func (w *textWriter) table(head []string, rows [][]string, words bool) {
 
 var resultHead = []string{
 	"mask", "S", "B", "heads", "D", "dtype", "layout", "schedule", "ranks", "backend", "transport", "pass", "min ms", "median", "p95", "max",
-	"kernel", "exposed", "TFLOP/s/rank", "%peak", "sent", "memory", "#wrong",
+	"kernel", "exposed", "%overlap", "TFLOP/s/rank", "%peak", "sent", "memory", "#wrong",
 }
 
 // resultCells is the text of all points, by column of resultHead.
@@ -104,16 +121,19 @@ func (s *Study) resultCells() [][]string {
 			x.Layout, x.Schedule, fmt.Sprint(x.Ranks), x.Backend, x.Transport, x.Pass,
 		}
 		if !x.Right() {
-			row = append(row, wrongWord, "-", "-", "-", "-", "-", "-", "-", "-", "-", fmt.Sprint(x.Wrong))
+			row = append(row, wrongWord, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", fmt.Sprint(x.Wrong))
 			all = append(all, row)
 			continue
 		}
-		peak := "-"
-		if x.PeakFraction != nil {
-			peak = fmt.Sprintf("%.1f", 100**x.PeakFraction)
+		percent := func(x *float64) string {
+			if x == nil {
+				return "-"
+			}
+			return fmt.Sprintf("%.1f", 100**x)
 		}
 		all = append(all, append(row, formatMS(x.TimeS.Min), formatMS(x.TimeS.Median), formatMS(x.TimeS.P95), formatMS(x.TimeS.Max),
-			formatMS(x.KernelS), formatMS(x.ExposedS), formatRate(x.TFLOPSPerRank), peak, FormatBytes(x.BytesSent), FormatBytes(x.MemoryBytes), "0"))
+			formatMS(x.KernelS), formatMS(x.ExposedS), percent(x.Overlap),
+			formatRate(x.TFLOPSPerRank), percent(x.PeakFraction), FormatBytes(x.BytesSent), FormatBytes(x.MemoryBytes), "0"))
 	}
 	return all
 }

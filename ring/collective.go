@@ -19,6 +19,7 @@ const (
 	tagGatherSize
 	tagGather
 	tagBarrier
+	tagClock
 )
 
 // Comm is a Transport with collective operations and waits that end. All ranks

@@ -29,6 +29,18 @@ type Exec struct {
 	stats    Stats
 	idle     time.Time     // since when no kernel has been in flight; zero: one is
 	idleTime time.Duration // without any, before idle
+
+	moving int       // messages under way
+	hidden time.Time // since when messages and kernels have both been; zero: they are not
+	stager Stager    // that carries the messages, nil: no copies
+
+	rounds []RoundStats // of the newest run
+	round  int          // at hand
+	began  time.Time    // the run
+	before RoundStats   // from then until the round at hand began
+
+	timeline *Timeline // that records, nil: none
+	timed    Timed     // the backend, where it knows when kernels ran
 }
 
 // Stats says where the time of one Run went.
@@ -36,6 +48,8 @@ type Stats struct {
 	Wall      time.Duration
 	Kernel    time.Duration // some kernel was in flight
 	Exposed   time.Duration // none was, and the rank waited for messages
+	Staging   time.Duration // of Exposed: while a message was copied between device and host memory
+	Hidden    time.Duration // of Kernel: while a message of the rank was under way
 	BytesSent int64
 	Pairs     int64 // visible pairs attended to, over all batch rows, not times heads
 }
@@ -122,6 +136,8 @@ func bind(j *Job, c Comm, b Backend, s Shape, x *Tensors, plans [][]Step) (*Exec
 	e.slots[slotIndex(OwnGrad)].memory = e.tensors.DKV
 	solver, at := j.solver(rank)
 	rows := map[sight]Rows{}
+	e.stager, _ = c.Transport.(Stager)
+	e.addRound(0)
 	for p, steps := range plans {
 		first := true
 		for _, step := range steps {
@@ -134,6 +150,7 @@ func bind(j *Job, c Comm, b Backend, s Shape, x *Tensors, plans [][]Step) (*Exec
 				bound.first, first = first, false
 			}
 			e.plans[p] = append(e.plans[p], bound)
+			e.addRound(bound.Round)
 		}
 	}
 	return e, nil
@@ -220,25 +237,32 @@ func (e *Exec) bindRows(runs []segments.Run, queries, keys segments.Span) (Rows,
 // The timeout of the Comm counts time in which the rank has nothing to compute.
 // Run allocates nothing.
 func (e *Exec) Run(ctx context.Context, p Pass) (Stats, error) {
+	if err := e.traceStart(p); err != nil {
+		return Stats{}, err
+	}
 	start := time.Now()
-	e.stats, e.idle, e.idleTime = Stats{}, start, 0
+	e.stats, e.idle, e.idleTime, e.hidden = Stats{}, start, 0, time.Time{}
+	e.startRounds(start)
 	err := e.run(ctx, p)
 	if err != nil {
 		e.failed = true
 	}
 	e.stats.Pairs = e.share(e.stats.Pairs)
 	end := time.Now()
+	e.endRound(end)
 	if !e.idle.IsZero() {
 		e.idleTime += end.Sub(e.idle)
 	}
 	e.stats.Wall = end.Sub(start)
 	e.stats.Kernel = e.stats.Wall - e.idleTime
+	e.traceEnd(start, end)
 	return e.stats, err
 }
 
 func (e *Exec) run(ctx context.Context, p Pass) error {
 	for i := range e.plans[p] {
 		s := &e.plans[p][i]
+		e.enter(s.Round)
 		if err := e.take(ctx, p, s); err != nil {
 			return fmt.Errorf("ring: rank %d: %v step %d of %d (%v): %w", e.comm.Rank(), p, i, len(e.plans[p]), s.Step, err)
 		}
@@ -248,6 +272,10 @@ func (e *Exec) run(ctx context.Context, p Pass) error {
 
 func (e *Exec) take(ctx context.Context, p Pass, s *boundStep) (err error) {
 	slot := &e.slots[slotIndex(s.Slot)]
+	from, err := e.mark(s.Op)
+	if err != nil {
+		return err
+	}
 	switch s.Op {
 	case Recv:
 		return e.start(slot, s, e.comm.Irecv)
@@ -255,7 +283,7 @@ func (e *Exec) take(ctx context.Context, p Pass, s *boundStep) (err error) {
 		e.stats.BytesSent += s.bytes
 		return e.start(slot, s, e.comm.Isend)
 	case Wait:
-		return e.wait(ctx, slot)
+		return e.wait(ctx, slot, s)
 	case Zero:
 		err = e.backend.Zero(s.p, s.bytes)
 	case Add:
@@ -274,6 +302,7 @@ func (e *Exec) take(ctx context.Context, p Pass, s *boundStep) (err error) {
 	if err := e.enqueued(); err != nil {
 		return err
 	}
+	e.traceKernel(s.Op.String(), s.Step, from)
 	slot.event = e.last
 	if s.Acc.Grad {
 		e.slots[slotIndex(s.Acc)].event = e.last
@@ -302,20 +331,44 @@ func (e *Exec) attend(p Pass, s *boundStep) error {
 // enqueued notes that the backend has something to do.
 func (e *Exec) enqueued() error {
 	if !e.idle.IsZero() {
-		e.idleTime += time.Since(e.idle)
+		now := time.Now()
+		e.idleTime += now.Sub(e.idle)
 		e.idle = time.Time{}
+		e.overlap(now)
+		if e.timeline != nil {
+			e.timeline.busy = now
+		}
 	}
 	event, err := e.backend.Record()
 	e.last = event
 	return err
 }
 
+// overlap notes a change of what is under way: messages, kernels or both.
+func (e *Exec) overlap(now time.Time) {
+	switch both := e.moving > 0 && e.idle.IsZero(); {
+	case both && e.hidden.IsZero():
+		e.hidden = now
+	case !both && !e.hidden.IsZero():
+		e.stats.Hidden += now.Sub(e.hidden)
+		e.hidden = time.Time{}
+	}
+}
+
 func (e *Exec) start(slot *slotState, s *boundStep, post func(unsafe.Pointer, int64, int, int) (Request, error)) error {
+	// The time before: what is posted may be at its peer before this thread goes on.
+	var now time.Time
+	if e.moving == 0 && e.idle.IsZero() || e.timeline != nil {
+		now = time.Now()
+	}
 	r, err := post(s.p, s.bytes, s.Peer, s.Tag())
 	if err != nil {
 		return err
 	}
 	slot.transfers = append(slot.transfers, Transfer{r, s.Op.String(), s.Peer, s.Tag(), s.bytes})
+	e.moving++
+	e.overlap(now)
+	e.traceMessage(s, r, now)
 	return nil
 }
 

@@ -16,10 +16,13 @@ import (
 const backoffBusy = 400 * time.Microsecond
 
 // wait returns when every transfer and kernel that touches the slot is done.
-// Meanwhile it drives all transfers of the rank forward: nobody else does.
-func (e *Exec) wait(ctx context.Context, slot *slotState) error {
+// Meanwhile it drives all transfers of the rank forward: nobody else does. why is the step
+// that waits, nil at the end of a pass.
+func (e *Exec) wait(ctx context.Context, slot *slotState, why *boundStep) error {
 	var pause Backoff
 	var exposed time.Time // since when no kernel has run in this wait
+	var copying time.Time // since when a message has been copied, in this wait while exposed
+	var began time.Time   // where the wait is recorded
 	for {
 		progress, err := e.poll()
 		if err != nil {
@@ -36,12 +39,29 @@ func (e *Exec) wait(ctx context.Context, slot *slotState) error {
 		}
 		if slot.event == 0 && len(slot.transfers) == 0 {
 			if !exposed.IsZero() {
-				e.stats.Exposed += time.Since(exposed)
+				now := time.Now()
+				e.stats.Exposed += now.Sub(exposed)
+				if !copying.IsZero() {
+					e.stats.Staging += now.Sub(copying)
+				}
 			}
+			e.traceWait(why, began)
 			return nil
 		}
 		if exposed.IsZero() && !e.idle.IsZero() {
 			exposed = time.Now()
+		}
+		if e.timeline != nil && began.IsZero() {
+			began = time.Now()
+		}
+		if e.stager != nil && !exposed.IsZero() && e.stager.Copying() == copying.IsZero() {
+			now := time.Now()
+			if copying.IsZero() {
+				copying = now
+			} else {
+				e.stats.Staging += now.Sub(copying)
+				copying = time.Time{}
+			}
 		}
 		if err := e.expired(ctx, slot, exposed); err != nil {
 			return err
@@ -61,7 +81,7 @@ func (e *Exec) wait(ctx context.Context, slot *slotState) error {
 func (e *Exec) waitKernels(ctx context.Context) error {
 	var rest slotState
 	rest.event = e.last
-	return e.wait(ctx, &rest)
+	return e.wait(ctx, &rest, nil)
 }
 
 // poll tests all transfers, and whether the backend has come to rest.
@@ -76,6 +96,11 @@ func (e *Exec) poll() (progress bool, err error) {
 			}
 			if done {
 				progress = true
+				if e.moving--; e.moving == 0 && e.idle.IsZero() || e.timeline != nil {
+					now := time.Now()
+					e.overlap(now)
+					e.traceDone(x.Request, now)
+				}
 			} else {
 				left = append(left, x)
 			}
@@ -89,6 +114,10 @@ func (e *Exec) poll() (progress bool, err error) {
 		}
 		if done {
 			e.idle = time.Now()
+			e.overlap(e.idle)
+		}
+		if err := e.traceKernels(); err != nil {
+			return progress, err
 		}
 	}
 	return progress, nil

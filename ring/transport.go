@@ -38,3 +38,9 @@ type Transport interface {
 	// Describe says in a few words what carries the messages.
 	Describe() string
 }
+
+// Stager is a Transport that copies messages between device and host memory.
+type Stager interface {
+	// Copying reports whether a copy of a message of this rank is under way.
+	Copying() bool
+}

@@ -60,6 +60,10 @@ step "check $golden, P=3, CPU beside device, small pieces" \
 	env RINGATTN_TEST_PIECE_BYTES=1000 RINGATTN_TEST_DEVICE=0,2 scripts/mpirun.sh 3 "$bin" check --golden $golden
 step "run, 3 ranks, through host memory" job all 3 run --in $real --out "$work/host.safetensors"
 same host
+step "trace, 3 ranks, through host memory" job all 3 run --in $real --out "$work/traced.safetensors" --trace "$work/trace.json"
+same traced
+step "its copies are in it" grep -q '"cat":"copy"' "$work/trace.json"
+step "it can have been" "$bin" report --trace "$work/trace.json"
 step_exit 3 "--transport device without a device" job none 2 check --in $real --transport device
 if ! job all 2 run --in $real --out "$work/auto.safetensors" | grep -q '^transport .*; device memory ('; then
 	step_exit 3 "--transport device, an MPI that says no" job all 2 check --in $real --transport device

@@ -1,6 +1,7 @@
 package staged
 
 import (
+	"time"
 	"unsafe"
 
 	"ringattn/ring"
@@ -21,6 +22,7 @@ type message struct {
 	lane     lane   // where pieces stand in host memory, piece i at place i % depth
 	copies   [depth]ring.Copy
 	requests [depth]ring.Request
+	began    [depth]begun // the copies, where they are told of
 	err      error
 }
 
@@ -29,6 +31,12 @@ type message struct {
 type act struct {
 	wire        bool // else it is the copy
 	begun, done int64
+}
+
+// begun is a copy that is under way.
+type begun struct {
+	at    time.Time
+	bytes int64
 }
 
 // newMessage has no piece under way yet.
@@ -113,6 +121,12 @@ func (t *Transport) begin(m *message, wire bool, i int64) (err error) {
 	default:
 		*c, err = t.device.CopyIn(p, host, n)
 	}
+	if !wire && m.copies[i%depth] != 0 {
+		t.copying++
+		if t.Copied != nil {
+			m.began[i%depth] = begun{time.Now(), n}
+		}
+	}
 	return err
 }
 
@@ -127,6 +141,10 @@ func (t *Transport) end(m *message, wire bool, place int) (done bool, err error)
 	default:
 		if done, err = t.device.Copied(*c); done {
 			*c = 0
+			t.copying--
+			if t.Copied != nil {
+				t.Copied(m.send, m.began[place].bytes, m.began[place].at, time.Now())
+			}
 		}
 	}
 	return done, err

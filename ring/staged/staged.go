@@ -42,12 +42,17 @@ type Transport struct {
 	active   []*message // not done, in the order in which they were started
 	turn     int        // which of active Test drives beside the one that it is asked for
 	lanes    []lane     // not in use
+	copying  int        // copies under way
 	failed   bool
+
+	// Copied is told of each copy that is done, out of the device or into it; nil: nobody is.
+	Copied func(out bool, bytes int64, began, ended time.Time)
 }
 
 var (
 	_ ring.Transport = (*Transport)(nil)
 	_ ring.Pauser    = (*Transport)(nil)
+	_ ring.Stager    = (*Transport)(nil)
 )
 
 // lane is the host memory of a message: room for depth of its pieces, or all of them.
@@ -144,6 +149,9 @@ func (t *Transport) Test(r ring.Request) (bool, error) {
 	t.free = append(t.free, r)
 	return true, nil
 }
+
+// Copying reports whether a copy is under way.
+func (t *Transport) Copying() bool { return t.copying > 0 }
 
 // Pause is that of the transport below.
 func (t *Transport) Pause(d time.Duration) {
