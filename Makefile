@@ -24,8 +24,11 @@ ARCHIVE := cu/build/libringattn_cuda.a
 # The revision goes into the binary where git can tell it; a clone that belongs
 # to somebody else, or a tarball, has none.
 VCS    := $(if $(shell git rev-parse --verify HEAD 2>/dev/null),auto,false)
+# That of a tarball of make dist, which has no git.
+REVISION := $(shell cat REVISION 2>/dev/null)
 # The archive's digest is in the flags, else Go would not link anew for a changed one.
 BUILD  := $(GO) build -trimpath -buildvcs=$(VCS) -tags '$(TAGS)' -ldflags "-X ringattn/cmd.version=$(VERSION)\
+	$(if $(REVISION),-X ringattn/cmd.commit=$(REVISION))\
 	$(if $(NVCC),-X ringattn/kernels.archive=$$(sha256sum $(ARCHIVE) | cut -c 1-12))"
 # setup may have brought MPI, so what there is is looked up again after it.
 AGAIN  := $(MAKE) --no-print-directory
@@ -40,7 +43,7 @@ FUZZ_SECONDS ?= 60
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
 .PHONY: all cuda-kernels cuda-test setup demo demo-run test test-run unit mpi-test device-test e2e slurm-test lint race fuzz fmt \
-	man completions install dist clean info help
+	man completions install dist packaging-test clean info help
 
 all: cuda-kernels ## build the binary at BIN, with MPI and CUDA where they are
 	@$(if $(MPICC),echo "building with MPI: $(MPICC)", \
@@ -144,20 +147,30 @@ completions: all ## completions for bash, zsh and fish, in build/completions
 install: man completions ## install below DESTDIR and PREFIX
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions \
-		$(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+		$(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d \
+		$(DESTDIR)$(PREFIX)/share/modulefiles/ringattn $(DESTDIR)$(PREFIX)/share/ringattn
 	install -m 755 $(BIN) $(DESTDIR)$(PREFIX)/bin/ringattn
 	install -m 644 build/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 build/completions/ringattn.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ringattn
 	install -m 644 build/completions/_ringattn $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 	install -m 644 build/completions/ringattn.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' packaging/modulefiles/ringattn >build/modulefile
+	install -m 644 build/modulefile $(DESTDIR)$(PREFIX)/share/modulefiles/ringattn/$(VERSION)
+	install -m 644 $(wildcard hostfiles/*) docs/bench.schema.json $(DESTDIR)$(PREFIX)/share/ringattn
 
 dist: ## a tarball of HEAD with all Go modules in it, to build without a network
 	@rm -rf build/dist && mkdir -p build/dist
 	git archive --prefix=ringattn-$(VERSION)/ HEAD | tar -x -C build/dist
+	git rev-parse --short=12 HEAD >build/dist/ringattn-$(VERSION)/REVISION
 	cd build/dist/ringattn-$(VERSION) && $(GO) mod vendor
-	tar -czf build/ringattn-$(VERSION).tar.gz -C build/dist ringattn-$(VERSION)
+	tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@$$(git log -1 --format=%ct) -C build/dist \
+		-c ringattn-$(VERSION) | gzip -n >build/ringattn-$(VERSION).tar.gz
 	@rm -rf build/dist
 	@echo "made build/ringattn-$(VERSION).tar.gz"
+
+packaging-test: ## make install, make dist without a network, the modulefile, the recipes of packaging/
+	@$(AGAIN) all
+	scripts/packaging.sh '$(MPICC)'
 
 clean: ## remove what was built
 	rm -rf bin build cu/build
@@ -168,4 +181,4 @@ info: ## what was found here, and how to get what is missing
 help: ## this list
 	@echo "make TARGET [MPICC=mpicc.mpich] [CUDA=yes|no] [NVCC=path] [BIN=path] [PREFIX=dir] [DESTDIR=dir] [VERSION=x]"
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## /\1: /p' Makefile | \
-		while IFS=: read -r target text; do printf '  %-12s %s\n' "$$target" "$$text"; done
+		while IFS=: read -r target text; do printf '  %-14s %s\n' "$$target" "$$text"; done

@@ -17,7 +17,7 @@ import (
 // every package of the project, "C" for cgo. Test files are free.
 var arrows = map[string]string{
 	".":   "cmd",
-	"cmd": "* zerolog cobra cobra/doc pflag",
+	"cmd": "* zerolog cobra cobra/doc pflag yaml progressbar term",
 
 	"segments":   "",
 	"tensorfile": "",
@@ -50,8 +50,12 @@ var modules = map[string]string{
 	"cobra":     "github.com/spf13/cobra",
 	"cobra/doc": "github.com/spf13/cobra/doc",
 	"pflag":     "github.com/spf13/pflag",
+	"yaml":      "go.yaml.in/yaml/v3",
+	"term":      "golang.org/x/term",
 	"rapid":     "pgregory.net/rapid",
 	"nvml":      "github.com/NVIDIA/go-nvml/pkg/nvml",
+
+	"progressbar": "github.com/schollz/progressbar/v3",
 
 	"plot":          "gonum.org/v1/plot",
 	"plot/font":     "gonum.org/v1/plot/font",

@@ -40,10 +40,9 @@ func (w *world) agree(ctx context.Context, facts ...fact) error {
 	}
 	for r, theirs := range all {
 		// Lists of other facts differ in the command or the version, which come first.
-		for i := range min(len(facts), len(theirs)) {
-			if facts[i] != theirs[i] {
-				return environmentError("rank %d and rank %d disagree about %s: %q here, %q there",
-					w.Rank(), r, facts[i].Name, facts[i].Value, theirs[i].Value)
+		for i := range min(len(all[0]), len(theirs)) {
+			if x, y := all[0][i], theirs[i]; x != y {
+				return known(environmentError("rank 0 and rank %d disagree about %s: %q on rank 0, %q on rank %d", r, x.Name, x.Value, y.Value, r))
 			}
 		}
 	}

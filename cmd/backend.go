@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 
 	"ringattn/gpu"
@@ -81,6 +82,24 @@ func gpuSharers(hosts []hostFacts, rank int) int {
 	return n
 }
 
+// devices lists what computes rows of a head_dim on the ranks, whatever --backend asked for,
+// in order.
+func (w *world) devices(headDim int) (list []string) {
+	for i := range w.hosts {
+		h := &w.hosts[i]
+		switch {
+		case w.options.backend == "ref":
+			list = append(list, "ref")
+		case h.GPU != "" && headDim <= kernels.MaxCUDAHeadDim:
+			list = append(list, "cuda "+h.GPUModel)
+		default:
+			list = append(list, "cpu "+h.CPUModel)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
 // firstOfGPU says whether no lower rank has the same GPU.
 func firstOfGPU(hosts []hostFacts, rank int) bool {
 	return gpuSharers(hosts[:rank+1], rank) == 1
@@ -101,6 +120,9 @@ func (w *world) gpuFor(s ring.Shape) (*kernels.CUDADevice, error) {
 	return nil, nil
 }
 
+// wrapBackend lets a test put a backend that makes mistakes in the place of a rank's.
+var wrapBackend = func(b ring.Backend, _ int) ring.Backend { return b }
+
 // openBackend opens what computes on this rank: a GPU, or the CPU where there is none.
 func (w *world) openBackend(gpu *kernels.CUDADevice) (ring.Backend, error) {
 	var b ring.Backend
@@ -118,7 +140,7 @@ func (w *world) openBackend(gpu *kernels.CUDADevice) (ring.Backend, error) {
 	if err != nil {
 		return nil, withCode(exitEnvironment, err)
 	}
-	return delayed(b)
+	return delayed(wrapBackend(b, w.Rank()), w.Rank())
 }
 
 // threads is how many threads of the CPU compute, and why so many.

@@ -19,7 +19,7 @@ func newBench() *cobra.Command {
 	var shape shapeFlags
 	b := benchOptions{}
 	c := &cobra.Command{
-		Use:   "bench --seq N[,N..] [--mask PARTS]..",
+		Use:   "bench (--seq N[,N..] [--mask PARTS].. | --config FILE)",
 		Short: "Time a shape, or a sweep of shapes; the result is checked first",
 		Long: `bench runs each shape once and holds the result against a closed form; of a wrong
 result it prints no figure, and exits 1. Then it times each pass, on random numbers of
@@ -29,15 +29,24 @@ that backward, whatever a kernel executes; peak is what the CPUs of the rank rea
 nothing but the multiply-adds that its kernels make of the dtype, measured in the same
 run (not known of a GPU).`,
 		Example: `  mpirun -n 4 ringattn bench --seq 8192 --heads 8/2 --head-dim 128
-  ringattn bench --ranks 2 --seq 4096,8192 --mask causal --mask window:512 --output jsonl`,
+  mpirun -n 4 ringattn bench --config hostfiles/sweep.yaml --out sweep.jsonl --resume
+  ringattn bench --ranks 2 --seq 4k,8k --mask causal --mask window:512 --output jsonl`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if b.config != "" {
+				if err := readConfig(b.config, c.Flags()); err != nil {
+					return err
+				}
+			}
 			shapes, err := shape.list(c.Flags(), o.override)
 			if err != nil {
 				return err
 			}
 			if err := b.validate(); err != nil {
 				return err
+			}
+			if b.ranksSweep != "" && o.shards != "" {
+				return usageError("--shards is for one number of ranks, and does not go with --ranks-sweep")
 			}
 			return runWorld(c, &o, func(ctx context.Context, w *world) error { return w.bench(ctx, &b, shapes) })
 		},
@@ -48,9 +57,13 @@ run (not known of a GPU).`,
 	f.IntVar(&b.warmup, "warmup", 1, "repeats before them that are not timed")
 	f.IntVar(&b.repeats, "repeats", 7, "timed repeats")
 	f.StringVar(&b.output, "output", "table", "table; jsonl: JSON Lines as docs/bench.schema.json describes them; csv; go: for benchstat")
+	f.StringVar(&b.config, "config", "", "YAML file of NAME: VALUE, named after these flags, with lists where a flag takes several; flags of the command line come first")
+	f.StringVar(&b.ranksSweep, "ranks-sweep", "", "numbers of ranks to measure on, one after another, as in --ranks-sweep=1,2,4; alone: 1, 2, 4 .. all. "+
+		"The first ranks are taken, the others sleep")
+	f.Lookup("ranks-sweep").NoOptDefVal = doubling
 	f.StringVar(&b.out, "out", "", "file, not there yet unless with --resume, that gets the JSON Lines of each point when it is done; a signal ends the sweep after the point at hand")
 	f.BoolVar(&b.resume, "resume", false, "go on with the file of --out: points of this build, shape, world and setting that it has are left out")
-	f.StringVar(&b.shard, "shard", "", "I/N: of the shapes of the sweep only each N-th, from the I-th of 0 to N-1 on, for job arrays")
+	f.StringVar(&b.shard, "shard", "", "I/N: of the steps of the sweep (a shape on so many ranks) only each N-th, from the I-th of 0 to N-1 on, for job arrays")
 	f.StringArrayVar(&b.expect, "expect", nil, "PASS.FIGURE>=NUMBER, or <=, of numbers in a result of --output jsonl, such as forward.tflops_per_rank>=0.5: exit 1 where a result misses it")
 	o.override = map[string]string{}
 	o.addLayout(f, "run N ranks inside this process, without MPI")
@@ -64,6 +77,8 @@ type benchOptions struct {
 	pass, output    string
 	warmup, repeats int
 	out, shard      string
+	ranksSweep      string
+	config          string
 	resume          bool
 	expect          []string
 
@@ -90,6 +105,9 @@ func (b *benchOptions) validate() error {
 		if n != 2 || b.shardI < 0 || b.shardI >= b.shardN {
 			return usageError("--shard is %q, want I/N with 0 <= I < N", b.shard)
 		}
+	}
+	if _, err := b.rankCounts(0); err != nil {
+		return err
 	}
 	for _, text := range b.expect {
 		e, err := parseExpectation(text)
@@ -135,45 +153,54 @@ type benchRank struct {
 func (w *world) bench(ctx context.Context, b *benchOptions, shapes []cases.Shape) error {
 	if err := w.agreeShapes(ctx, shapes, fact{"--pass", b.pass}, fact{"--warmup", fmt.Sprint(b.warmup)}, fact{"--repeats", fmt.Sprint(b.repeats)},
 		fact{"--output", b.output}, fact{"--out", b.out}, fact{"--resume", fmt.Sprint(b.resume)}, fact{"--shard", b.shard},
-		fact{"--expect", strings.Join(b.expect, " ")}); err != nil {
+		fact{"--ranks-sweep", b.ranksSweep}, fact{"--expect", strings.Join(b.expect, " ")}); err != nil {
 		return err
 	}
-	if o := w.options.trace; o != "" && (filepath.Clean(o) == filepath.Clean(b.out) || same(o, b.out)) {
+	switch o := w.options.trace; {
+	case o == "":
+	case b.ranksSweep != "":
+		return known(usageError("--trace and --ranks-sweep: a trace is of one number of ranks"))
+	case filepath.Clean(o) == filepath.Clean(b.out) || same(o, b.out):
 		return usageError("--trace and --out are both %s", o)
 	}
-	r := benchReport{world: w, options: b}
+	counts, err := b.rankCounts(w.Size())
+	if err != nil {
+		return known(err)
+	}
+	r := benchReport{whole: w, options: b}
 	if err := r.open(ctx); err != nil {
 		return err
 	}
-	var err error
 	if r.traced, err = w.startTrace(ctx); err != nil {
 		return err
 	}
-	for i := range shapes {
-		if i%b.shardN != b.shardI {
-			continue
-		}
+	places := b.places(counts, shapes)
+	points, cost := b.points(places)
+	r.progress = newProgress(w, points, cost)
+	defer r.progress.end()
+	for _, p := range places {
 		switch stop, err := r.stop(ctx); {
 		case err != nil:
-			return errors.Join(err, errInterrupted)
+			return err
 		case stop:
-			return errors.Join(r.end(ctx), errInterrupted)
+			return errors.Join(r.end(ctx), r.stopped(stop))
 		}
-		if err := r.shape(ctx, &shapes[i]); err != nil {
+		if err := r.measure(ctx, p); err != nil {
 			return err
 		}
 	}
 	if err := r.end(ctx); err != nil {
 		return err
 	}
-	missed, err := w.AllReduceMax(ctx, []float64{float64(r.missed)})
+	// What one rank knows of wrong results and missed expectations, all must.
+	sums, err := w.AllReduceMax(ctx, []float64{float64(r.missed), float64(r.wrong)})
 	switch {
 	case err != nil:
 		return err
-	case r.wrong:
+	case sums[1] > 0:
 		return errWrong
-	case missed[0] > 0:
-		return withCode(exitWrong, fmt.Errorf("not as --expect has it: %s", plural(int(missed[0]), "result")))
+	case sums[0] > 0:
+		return withCode(exitWrong, fmt.Errorf("not as --expect has it: %s", plural(int(sums[0]), "result")))
 	}
 	return nil
 }
@@ -186,7 +213,10 @@ func (r *benchReport) shape(ctx context.Context, shape *cases.Shape) error {
 	for _, p := range b.passes {
 		keys[p] = r.key(shape, p)
 		if wrong, done := r.done[keys[p]]; done {
-			r.wrong = r.wrong || wrong
+			if wrong {
+				r.wrong++
+			}
+			r.progress.step(cost(shape, p, w.Size()))
 			continue
 		}
 		passes = append(passes, p)
@@ -214,7 +244,7 @@ func (r *benchReport) shape(ctx context.Context, shape *cases.Shape) error {
 	if err := r.begin(ctx, a); err != nil {
 		return err
 	}
-	r.wrong = r.wrong || len(failed) > 0
+	r.wrong += len(failed)
 	for _, text := range failed {
 		if w.Rank() == 0 {
 			w.log.Error().Msgf("%s: %s", shape.Name, text)

@@ -65,7 +65,7 @@ func openBenchFile(path string, resume bool) (*benchFile, error) {
 		}
 	}
 	if b.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666); err != nil {
-		return nil, err
+		return nil, usageError("--out: %w", err)
 	}
 	if err := b.file.Truncate(int64(whole)); err != nil {
 		return nil, errors.Join(err, b.file.Close())

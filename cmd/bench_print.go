@@ -13,7 +13,8 @@ import (
 	"ringattn/report"
 )
 
-// benchPrinter shows a bench in some format: head once, then each point when it is done.
+// benchPrinter shows a bench in some format: head once for each number of ranks, then each
+// point when it is done.
 type benchPrinter interface {
 	head(meta metaRecord, ranks []rankRecord) error
 	point(samples []sampleRecord, result resultRecord) error
@@ -24,7 +25,7 @@ type benchPrinter interface {
 var benchPrinters = map[string]func(w *world, repeats int) benchPrinter{
 	"table": func(w *world, repeats int) benchPrinter { return &benchTable{world: w, repeats: repeats} },
 	"jsonl": func(w *world, _ int) benchPrinter { return benchLines{w.out} },
-	"csv":   func(w *world, _ int) benchPrinter { return benchCSV{csv.NewWriter(w.out)} },
+	"csv":   func(w *world, _ int) benchPrinter { return &benchCSV{out: csv.NewWriter(w.out)} },
 	"go":    func(w *world, _ int) benchPrinter { return benchGo{w.out} },
 }
 
@@ -38,7 +39,14 @@ type benchTable struct {
 
 func (t *benchTable) head(meta metaRecord, ranks []rankRecord) error {
 	w := t.world
-	fmt.Fprintf(w.out, "# %s, %s (%s)\n# transport %s\n", versionLine(), plural(w.Size(), "rank"), w.launch, meta.Transport)
+	if err := t.end(); err != nil {
+		return err
+	}
+	of := plural(len(ranks), "rank")
+	if len(ranks) < w.Size() {
+		of = fmt.Sprintf("%d of %s", len(ranks), plural(w.Size(), "rank"))
+	}
+	fmt.Fprintf(w.out, "# %s, %s (%s)\n# transport %s\n", versionLine(), of, w.launch, meta.Transport)
 	for _, x := range ranks {
 		if x.GPU != nil {
 			fmt.Fprintf(w.out, "# rank %d: %s, CPUs %s, %s\n", x.Rank, x.Host, x.CPUs, x.GPU.text(gpuSharers(w.hosts, x.Rank)))
@@ -52,13 +60,14 @@ func (t *benchTable) head(meta metaRecord, ranks []rankRecord) error {
 	}
 	fmt.Fprintf(w.out, "# time of the slowest rank, %d repeats; FLOPs 4 x heads x head_dim x visible pairs, backward 2.5 x that\n", t.repeats)
 	t.table = tabwriter.NewWriter(w.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t.table, "mask\tS\tB\theads\tD\tdtype\tlayout\tpass\tmin ms\tmedian\tp95\tmax\tkernel\texposed\t%%overlap\tGFLOP/s/rank\t%%peak\tsent\tmemory\t#wrong\t\n")
+	fmt.Fprintf(t.table, "mask\tS\tB\theads\tD\tdtype\tlayout\tschedule\tranks\tpass\tmin ms\tmedian\tp95\tmax\tkernel\texposed\t%%overlap\tGFLOP/s/rank\t%%peak\tsent\tmemory\t#wrong\t\n")
 	return nil
 }
 
 func (t *benchTable) point(_ []sampleRecord, x resultRecord) error {
 	t.results = append(t.results, x)
-	fmt.Fprintf(t.table, "%s\t%d\t%d\t%d/%d\t%d\t%s\t%s\t%s\t", x.Mask, x.Seq, x.Batch, x.Heads, x.KVHeads, x.HeadDim, x.DType, x.Layout, x.Pass)
+	fmt.Fprintf(t.table, "%s\t%d\t%d\t%d/%d\t%d\t%s\t%s\t%s\t%d\t%s\t",
+		x.Mask, x.Seq, x.Batch, x.Heads, x.KVHeads, x.HeadDim, x.DType, x.Layout, x.Schedule, x.Ranks, x.Pass)
 	if x.TimeS == nil {
 		fmt.Fprintf(t.table, "-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t%d\t\n", x.Wrong)
 		return nil
@@ -79,10 +88,12 @@ func (t *benchTable) end() error {
 	if t.table == nil {
 		return nil
 	}
-	if err := t.table.Flush(); err != nil {
+	table, results := t.table, t.results
+	t.table, t.results = nil, nil
+	if err := table.Flush(); err != nil {
 		return err
 	}
-	return printBreakdowns(t.world.out, t.results)
+	return printBreakdowns(t.world.out, results)
 }
 
 // benchLines is JSON Lines, as docs/bench.schema.json describes them.
@@ -113,16 +124,23 @@ func (l benchLines) end() error             { return nil }
 func (l benchLines) print(record any) error { return json.NewEncoder(l.out).Encode(record) }
 
 // benchCSV is a line a result under one of names; times in seconds.
-type benchCSV struct{ out *csv.Writer }
+type benchCSV struct {
+	out   *csv.Writer
+	begun bool
+}
 
-func (c benchCSV) head(metaRecord, []rankRecord) error {
+func (c *benchCSV) head(metaRecord, []rankRecord) error {
+	if c.begun {
+		return nil
+	}
+	c.begun = true
 	return c.write(append([]string{
 		"seq", "batch", "heads", "kv_heads", "head_dim", "dtype", "mask", "pass", "layout", "schedule", "ranks", "backend", "transport",
 		"min_s", "median_s", "p95_s", "max_s", "kernel_s", "exposed_s", "tflops_per_rank", "peak_fraction", "bytes_sent", "memory_bytes", "wrong",
 	}, csvBreakdown()...)...)
 }
 
-func (c benchCSV) point(_ []sampleRecord, x resultRecord) error {
+func (c *benchCSV) point(_ []sampleRecord, x resultRecord) error {
 	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 	fields := []string{
 		strconv.Itoa(x.Seq), strconv.Itoa(x.Batch), strconv.Itoa(x.Heads), strconv.Itoa(x.KVHeads), strconv.Itoa(x.HeadDim), x.DType, x.Mask, x.Pass,
@@ -139,9 +157,9 @@ func (c benchCSV) point(_ []sampleRecord, x resultRecord) error {
 	return c.write(append(fields, csvBreakdownOf(&x.Result, number)...)...)
 }
 
-func (c benchCSV) end() error { return nil }
+func (c *benchCSV) end() error { return nil }
 
-func (c benchCSV) write(fields ...string) error {
+func (c *benchCSV) write(fields ...string) error {
 	err := c.out.Write(fields)
 	c.out.Flush()
 	if err != nil {

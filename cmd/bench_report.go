@@ -20,21 +20,23 @@ import (
 
 // benchReport makes the records of a bench, and on rank 0 shows them.
 type benchReport struct {
-	world    *world
+	whole    *world // all ranks
+	world    *world // those that are measured; nil before the first are
 	options  *benchOptions
 	printers []benchPrinter
 	done     map[string]bool // by key: points that were there, and whether their results were wrong
 	begun    bool
 	peak     float64 // FLOP/s, mean over ranks
 	mine     rankRecord
-	wrong    bool
+	wrong    int // tensors beyond their bounds
+	progress *progress
 	missed   int // results that miss an expectation
 	traced   *tracer
 }
 
 // open opens the file of results, on rank 0, and tells all ranks what is in it.
 func (r *benchReport) open(ctx context.Context) error {
-	w, b := r.world, r.options
+	w, b := r.whole, r.options
 	if b.out == "" {
 		if w.Rank() == 0 {
 			r.printers = []benchPrinter{benchPrinters[b.output](w, b.repeats)}
@@ -69,23 +71,31 @@ func (r *benchReport) stop(ctx context.Context) (bool, error) {
 	if interruptOf(ctx).requested.Load() {
 		mine = 1
 	}
-	all, err := r.world.AllReduceMax(ctx, []float64{mine})
+	all, err := r.whole.AllReduceMax(ctx, []float64{mine})
 	return err == nil && all[0] > 0, err
 }
 
-// key names a point: build, shape, pass, setting and world. What the mask's documents are
-// is in it, the names of files and hosts are not: an array job that starts again on other
-// nodes of the kind goes on.
+// stopped is the error of a sweep that all ranks end because one of them has had a signal.
+func (r *benchReport) stopped(stop bool) error {
+	if !stop {
+		return nil
+	}
+	return fmt.Errorf("%w after %d of %s; --resume goes on with %s", errStopped, r.progress.done, plural(r.progress.points, "point"), r.options.out)
+}
+
+// key names a point: build, shape, pass, setting, what computes, and world. What the mask's
+// documents are is in it, the names of files and hosts are not: an array job that starts
+// again on other nodes of the kind goes on.
 func (r *benchReport) key(shape *cases.Shape, p ring.Pass) string {
 	w, o := r.world, r.world.options
 	nodes := map[string]int{}
 	for _, h := range w.hosts {
 		nodes[h.Host]++
 	}
-	text := fmt.Sprintf("%s %s %s|%+v|%s|%s %s %s %d %s %s %s %d|%d %d|%d %v", version, revision(), kernels.CUDAArchive(), *shape, p,
-		o.layout, o.schedule, o.shards, o.perNode, o.machine, o.backend, o.transport, w.threads, r.options.warmup, r.options.repeats,
-		w.Size(), slices.Sorted(maps.Values(nodes)))
-	text += fmt.Sprintf("|%d %s %d %d", o.ulysses, o.wire, o.stageTokens, o.grain)
+	text := fmt.Sprintf("%s %s %s|%+v|%s|%s %s %s %d %s %s %d|%q|%d %d|%d of %d %v", version, revision(), kernels.CUDAArchive(), *shape, p,
+		o.layout, o.schedule, o.shards, o.perNode, o.machine, o.transport, w.threads, w.devices(shape.HeadDim), r.options.warmup, r.options.repeats,
+		w.Size(), r.whole.Size(), slices.Sorted(maps.Values(nodes)))
+	text += fmt.Sprintf("|%d %s %d %d|%t", o.ulysses, o.wire, o.stageTokens, o.grain, o.trace != "")
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:8])
 }
@@ -124,8 +134,9 @@ func (r *benchReport) begin(ctx context.Context, a *attention) error {
 	}
 	meta := metaRecord{"meta", report.Meta{
 		Version: version, Revision: revision(), MPI: mpi.Version(), Launch: w.launch, Transport: a.links.describe(w),
-		Args: os.Args[1:], Started: time.Now().UTC().Format(time.RFC3339),
+		World: r.whole.Size(), Args: os.Args[1:], Started: time.Now().UTC().Format(time.RFC3339),
 	}}
+	r.progress.clear()
 	for _, p := range r.printers {
 		if err := p.head(meta, ranks); err != nil {
 			return err
@@ -141,6 +152,8 @@ func (r *benchReport) add(ctx context.Context, a *attention, shape *cases.Shape,
 	if err != nil || w.Rank() != 0 {
 		return err
 	}
+	r.progress.clear()
+	defer r.progress.step(cost(shape, p, w.Size()))
 	s := a.shape
 	what := report.Key{
 		Key: key, Seq: a.tokens, Batch: a.batch, Heads: s.Heads, KVHeads: s.KVHeads, HeadDim: s.HeadDim, DType: s.DType.String(), Mask: shape.Name,
@@ -194,6 +207,7 @@ func (r *benchReport) add(ctx context.Context, a *attention, shape *cases.Shape,
 
 // end writes what is left to be written.
 func (r *benchReport) end(ctx context.Context) error {
+	r.progress.end()
 	err := r.traced.end(ctx)
 	for _, p := range r.printers {
 		err = errors.Join(err, p.end())

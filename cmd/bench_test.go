@@ -150,6 +150,10 @@ func TestBenchTable(t *testing.T) {
 	if code != exitOK || !strings.Contains(out, "#wrong") || strings.Contains(out, "backward\t") || strings.Count(out, "\n") != 14 || !strings.Contains(out, "exposed wait") {
 		t.Errorf("exit %d: %v\n%s", code, err, out)
 	}
+	// K1: the convention stands above the figures.
+	if !strings.Contains(out, "FLOPs 4 x heads x head_dim x visible pairs, backward 2.5 x that") || !strings.Contains(out, "schedule") {
+		t.Errorf("the heading is\n%s", out)
+	}
 	for _, args := range [][]string{
 		{"--pass", "sideways"}, {"--repeats", "0"}, {"--warmup", "-1"}, {"--output", "xml"}, {"--window", "3"}, {"--mask", "docs:none"},
 	} {

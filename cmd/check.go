@@ -145,7 +145,10 @@ type checker struct {
 func (c *checker) folder(ctx context.Context, dir string) error {
 	paths, err := filepath.Glob(filepath.Join(dir, "*.safetensors"))
 	if err != nil || len(paths) == 0 {
-		return usageError("--golden %s: there is no safetensors file in it", dir)
+		err = usageError("--golden %s: there is no safetensors file in it", dir)
+	}
+	if err := c.world.allOrNone(ctx, err); err != nil {
+		return err
 	}
 	for _, path := range paths {
 		if err := c.file(ctx, path); err != nil {
@@ -158,9 +161,9 @@ func (c *checker) folder(ctx context.Context, dir string) error {
 // file checks one file: against the answers in it, or else against one rank.
 func (c *checker) file(ctx context.Context, path string) error {
 	w := c.world
-	in, err := shard.Open(path, w.options.override)
+	in, err := w.openInput(ctx, path)
 	if err != nil {
-		return withInput(err)
+		return err
 	}
 	defer in.File.Close()
 	p, err := w.openProblem(ctx, in)

@@ -7,6 +7,20 @@ import (
 	"fmt"
 )
 
+// knownError is an error that all ranks have, with the same words, between two of their
+// steps: one can tell, and the job end in order.
+type knownError struct{ error }
+
+func (e knownError) Unwrap() error { return e.error }
+
+// known marks an error that comes from nothing but what all ranks know.
+func known(err error) error {
+	if err == nil {
+		return nil
+	}
+	return knownError{err}
+}
+
 // gatherAll gives rank 0 everybody's x; others get nil.
 func gatherAll[T any](ctx context.Context, w *world, x T) ([]T, error) {
 	return exchange(x, func(text []byte) ([][]byte, error) { return w.Gather(ctx, 0, text) })
@@ -40,7 +54,7 @@ func fromRoot[T any](ctx context.Context, w *world, make func() (T, error)) (x T
 		return x, fmt.Errorf("what rank 0 tells: %w", err)
 	}
 	if told.Err != "" {
-		return x, withCode(told.Code, errors.New(told.Err))
+		return x, known(withCode(told.Code, errors.New(told.Err)))
 	}
 	return told.X, nil
 }

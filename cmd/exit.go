@@ -49,6 +49,7 @@ func environmentError(format string, args ...any) error {
 var (
 	errWrong       = &coded{exitWrong, errors.New("the result is wrong")}
 	errInterrupted = errors.New("interrupted by a signal")
+	errStopped     = fmt.Errorf("%w", errInterrupted) // on all ranks, between two of their steps
 )
 
 // exitCode is the code that a command's error ends with.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"ringattn/kernels"
 	"ringattn/ring"
 )
 
@@ -21,6 +22,8 @@ type hostFacts struct {
 	CPULimit    int
 	FreeBytes   int64  // memory that the node can give without swapping, 0: unknown
 	GPU         string // UUID of the one that it computes on, "" for none
+	GPUModel    string // its name and capability
+	CPUModel    string // the CPU's name and the instruction set of its kernels
 	StartMemory int64  // bytes resident before the tensors, after MPI_Init
 }
 
@@ -43,6 +46,11 @@ func readHost() hostFacts {
 	if n := len(h.CPUs); n > 0 {
 		h.CPULimit = min(h.CPULimit, n)
 	}
+	isa := os.Getenv("RINGATTN_TEST_ISA")
+	if all := kernels.ISAs(); isa == "" && len(all) > 0 {
+		isa = all[0]
+	}
+	h.CPUModel = strings.TrimSpace(procField("/proc/cpuinfo", "model name") + " " + isa)
 	h.FreeBytes = procKilobytes("/proc/meminfo", "MemAvailable")
 	if free, limited := cgroupFree(); limited {
 		h.FreeBytes = max(1, min(h.FreeBytes, free))
@@ -64,7 +72,7 @@ func procField(path, name string) string {
 		return ""
 	}
 	for line := range strings.Lines(string(text)) {
-		if key, value, ok := strings.Cut(line, ":"); ok && key == name {
+		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == name {
 			return strings.TrimSpace(value)
 		}
 	}

@@ -85,7 +85,8 @@ func (w *world) newJob(ctx context.Context, p *problem) (*ring.Job, error) {
 			return nil, err
 		}
 	}
-	return o.jobOf(c, p, w.Size(), nodes)
+	job, err := o.jobOf(c, p, w.Size(), nodes)
+	return job, known(err)
 }
 
 // planJob is newJob without ranks.

@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"ringattn/inproc"
+	"ringattn/ring"
 )
 
 // Tokens that pass through a small buffer, as they do to a GPU, give the bytes that
@@ -101,7 +104,7 @@ func TestPack(t *testing.T) {
 // keeps the first error.
 func TestView(t *testing.T) {
 	t.Setenv("RINGATTN_TEST_BUFFER_BYTES", "50")
-	b, err := (&world{options: testOptions("zigzag", "ref")}).openBackend(nil)
+	b, err := (&world{Comm: ring.Comm{Transport: inproc.New(1)[0]}, options: testOptions("zigzag", "ref")}).openBackend(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,6 +30,18 @@ var dtypes = map[tensorfile.DType]ring.DType{
 	tensorfile.F16:  ring.F16,
 }
 
+// openInput opens an input file on every rank, or on none.
+func (w *world) openInput(ctx context.Context, path string) (*shard.Input, error) {
+	in, err := shard.Open(path, w.options.override)
+	if err := w.allOrNone(ctx, withInput(err)); err != nil {
+		if in != nil {
+			in.File.Close()
+		}
+		return nil, err
+	}
+	return in, nil
+}
+
 // openProblem agrees with the other ranks on an input file and on what its ids
 // and masks say, which rank 0 reads for all.
 func (w *world) openProblem(ctx context.Context, in *shard.Input) (*problem, error) {

@@ -29,9 +29,9 @@ func Main(args []string) (code int) {
 	defer stop()
 	root := newRoot(os.Stdout)
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	c, err := root.ExecuteContextC(ctx)
 	if err != nil && !errors.Is(err, errReported) {
-		fmt.Fprintf(os.Stderr, "ringattn: error: %v\n", err)
+		err = refuseToBegin(ctx, c, err)
 	}
 	return exitCode(err)
 }

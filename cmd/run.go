@@ -72,13 +72,13 @@ func parseOutDType(text string) (f32 bool, err error) {
 // runFile is the main job on one rank.
 func (w *world) runFile(ctx context.Context, inPath, outPath string, f32 bool) error {
 	start := time.Now()
-	in, err := shard.Open(inPath, w.options.override)
+	in, err := w.openInput(ctx, inPath)
 	if err != nil {
-		return withInput(err)
+		return err
 	}
 	defer in.File.Close()
 	if same(inPath, outPath) {
-		return usageError("--out %s is the input file", outPath)
+		return known(usageError("--out %s is the input file", outPath))
 	}
 	if o := w.options.trace; o != "" && (filepath.Clean(o) == filepath.Clean(outPath) || same(inPath, o) || same(outPath, o)) {
 		return usageError("--trace %s is the input or the output file", o)

@@ -2,6 +2,7 @@ package cmd
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -27,7 +28,7 @@ type shapeFlags struct {
 var shapeFlagNames = []string{"seq", "batch", "heads", "head-dim", "dtype", "mask"}
 
 func (s *shapeFlags) add(f *pflag.FlagSet) {
-	f.IntSliceVar(&s.seq, "seq", nil, "tokens of a row, in place of a file")
+	f.Var((*lengths)(&s.seq), "seq", "tokens of a row, in place of a file; 32k is 32768")
 	f.IntVar(&s.batch, "batch", 1, "rows")
 	f.StringVar(&s.heads, "heads", "4/2", "query heads/KV heads")
 	f.IntVar(&s.headDim, "head-dim", 64, "head dimension")
@@ -35,6 +36,36 @@ func (s *shapeFlags) add(f *pflag.FlagSet) {
 	f.StringArrayVar(&s.masks, "mask", nil, "PART[,PART..] of causal, full, window:W (W counts the query itself), "+
 		"docs:FILE (document lengths, one a line, repeated or cut to fill the row), docs:lognormal:MEDIAN:SIGMA, "+
 		"images:COUNTxTOKENS; causal unless full is there (default causal)")
+}
+
+// lengths is a flag of numbers of tokens, with commas between them or given several times;
+// k stands for 1024 and m for 1024 k.
+type lengths []int
+
+const lengthsType = "lengths"
+
+func (l *lengths) Type() string { return lengthsType }
+
+func (l *lengths) String() string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint([]int(*l)), " ", ","), "[]")
+}
+
+func (l *lengths) Set(text string) error {
+	for part := range strings.SplitSeq(text, ",") {
+		digits, unit := strings.TrimSpace(part), 1
+		switch {
+		case strings.HasSuffix(digits, "k"):
+			digits, unit = strings.TrimSuffix(digits, "k"), 1<<10
+		case strings.HasSuffix(digits, "m"):
+			digits, unit = strings.TrimSuffix(digits, "m"), 1<<20
+		}
+		n, err := strconv.Atoi(digits)
+		if err != nil || n > math.MaxInt/unit || n < math.MinInt/unit {
+			return fmt.Errorf("%q is no number of tokens, like 4096 or 32k", part)
+		}
+		*l = append(*l, n*unit)
+	}
+	return nil
 }
 
 // absent refuses shape flags beside another description of the problem.

@@ -15,15 +15,23 @@ import (
 	"ringattn/ring/staged"
 )
 
-// delayed has every kernel of b run later by RINGATTN_TEST_KERNEL_DELAY, a duration.
-func delayed(b ring.Backend) (ring.Backend, error) {
+// delayed has every kernel of b run later by RINGATTN_TEST_KERNEL_DELAY, a duration; behind
+// a number and a colon it is for that rank alone.
+func delayed(b ring.Backend, rank int) (ring.Backend, error) {
 	text := os.Getenv("RINGATTN_TEST_KERNEL_DELAY")
 	if text == "" {
 		return b, nil
 	}
-	by, err := time.ParseDuration(text)
+	number, duration, of := strings.Cut(text, ":")
+	if !of {
+		duration = text
+	}
+	by, err := time.ParseDuration(duration)
 	if err != nil {
 		return nil, environmentError("RINGATTN_TEST_KERNEL_DELAY is %q, want a duration", text)
+	}
+	if of && number != strconv.Itoa(rank) {
+		return b, nil
 	}
 	return late.New(b, by), nil
 }

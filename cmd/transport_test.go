@@ -112,11 +112,11 @@ func TestConnect(t *testing.T) {
 
 func TestDelayed(t *testing.T) {
 	t.Setenv("RINGATTN_TEST_KERNEL_DELAY", "soon")
-	if _, err := delayed(kernels.Reference()); exitCode(err) != exitEnvironment {
+	if _, err := delayed(kernels.Reference(), 0); exitCode(err) != exitEnvironment {
 		t.Errorf("a delay of no duration: %v", err)
 	}
 	t.Setenv("RINGATTN_TEST_KERNEL_DELAY", "1h")
-	b, err := delayed(kernels.Reference())
+	b, err := delayed(kernels.Reference(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,9 @@ import (
 // version is the release; the Makefile sets it with -ldflags -X.
 var version = "0.1.0-dev"
 
+// commit is that of a release without a repository; the Makefile sets it.
+var commit string
+
 // revision is the commit that the binary was built from, with "+dirty" where
 // the tree was changed.
 func revision() string {
@@ -27,7 +30,7 @@ func revision() string {
 	if !ok {
 		return "unknown"
 	}
-	rev, dirty := "unknown", ""
+	rev, dirty := cmp.Or(commit, "unknown"), ""
 	for _, s := range info.Settings {
 		switch {
 		case s.Key == "vcs.revision":

@@ -87,34 +87,30 @@ func runWorld(cmd *cobra.Command, o *options, body func(context.Context, *world)
 	w := &world{options: o, launch: launchText(launch)}
 	// The GPU comes before MPI, but for a launcher that does not say the local rank.
 	early := launch.LocalRank >= 0 || launch.Size <= 1 && launch.Rank <= 0
+	var refused error
 	if early {
-		if err := w.chooseGPU(max(0, launch.LocalRank)); err != nil {
-			reportRank(max(0, launch.Rank), launch.Size, err)
-			return errors.Join(errReported, err)
-		}
+		refused = w.chooseGPU(max(0, launch.LocalRank))
 	}
-	c, err := mpi.Start()
+	c, err := startMPI()
 	if err != nil {
-		return withCode(exitEnvironment, err)
+		return errors.Join(refused, withCode(exitEnvironment, err))
 	}
 	inMPI = true
 	w.Comm = ring.Comm{Transport: c, Timeout: o.timeout}
 	w.takes = mpi.TakesDeviceMemory()
-	err = func() error {
-		if err := launch.CheckWorld(c.Size(), false); err != nil {
-			return err
-		}
-		if o.expectRanks > 0 && o.expectRanks != c.Size() {
-			return environmentError("--expect-ranks %d, and the MPI world has %s", o.expectRanks, plural(c.Size(), "rank"))
-		}
-		if !early {
-			if err := w.chooseGPU(mpi.LocalRank()); err != nil {
-				return err
-			}
-		}
-		return w.run(ctx, out, named)
-	}()
-	if errors.Is(err, errWrong) {
+	if !early {
+		refused = w.chooseGPU(mpi.LocalRank())
+	}
+	switch checked := launch.CheckWorld(c.Size(), false); {
+	case checked != nil:
+		refused = checked
+	case o.expectRanks > 0 && o.expectRanks != c.Size():
+		refused = environmentError("--expect-ranks %d, and the MPI world has %s", o.expectRanks, plural(c.Size(), "rank"))
+	}
+	if err = shareRefusals(ctx, w.Comm, refused); err == nil {
+		err = w.run(ctx, out, named)
+	}
+	if errors.Is(err, errWrong) || errors.Is(err, errStopped) || errors.As(err, new(knownError)) || errors.Is(err, errReported) {
 		// All ranks know it, so that one can tell and the job end in order: the exit
 		// code of an abort does not come through every launcher.
 		if c.Rank() > 0 {
@@ -215,7 +211,7 @@ func (w *world) run(ctx context.Context, out io.Writer, body func(context.Contex
 	}
 	w.host = readHost()
 	if w.gpu != nil {
-		w.host.GPU = w.gpu.UUID
+		w.host.GPU, w.host.GPUModel = w.gpu.UUID, w.gpu.Name+" "+w.gpu.Capability
 	}
 	w.log = zerolog.New(zerolog.ConsoleWriter{Out: os.Stderr, NoColor: true, TimeFormat: time.TimeOnly}).
 		Level(level).With().Timestamp().Int("rank", w.Rank()).Str("host", w.host.Host).Logger()

@@ -18,6 +18,7 @@ type Meta struct {
 	MPI       string   `json:"mpi"`
 	Launch    string   `json:"launch"`
 	Transport string   `json:"transport"`
+	World     int      `json:"world"` // ranks of the job, of which those with a record were measured
 	Args      []string `json:"args"`
 	Started   string   `json:"started"`
 }

@@ -20,6 +20,7 @@ const (
 	tagGather
 	tagBarrier
 	tagClock
+	tagRest
 )
 
 // Comm is a Transport with collective operations and waits that end. All ranks

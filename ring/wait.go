@@ -73,14 +73,19 @@ func (b *Backoff) pause(t Transport, last time.Duration) {
 		return
 	}
 	b.sleep = min(max(2*b.sleep, backoffFirst), last)
+	pauseOf(t, b.sleep)
+}
+
+// pauseOf sleeps as the transport does best.
+func pauseOf(t Transport, d time.Duration) {
 	if c, ok := t.(Comm); ok {
 		t = c.Transport
 	}
 	if p, ok := t.(Pauser); ok {
-		p.Pause(b.sleep)
+		p.Pause(d)
 		return
 	}
-	time.Sleep(b.sleep)
+	time.Sleep(d)
 }
 
 // WaitAll polls until all transfers are done, and sets the Request of each that

@@ -97,7 +97,7 @@ SlurmctldPort=$port
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket=$work/munge.socket
+AuthInfo=socket=$work/munge.socket,cred_expire=10
 CredType=cred/munge
 StateSaveLocation=$work/state
 SlurmdSpoolDir=$work/%n/spool
@@ -113,9 +113,13 @@ MpiDefault=none
 ReturnToService=2
 KillWait=5
 SlurmdParameters=config_overrides
-NodeName=n[1-2] NodeHostname=login NodeAddr=127.0.0.1 Port=[$((port + 1))-$((port + 2))] CPUs=32 State=UNKNOWN
+GresTypes=gpu
+NodeName=n[1-2] NodeHostname=login NodeAddr=127.0.0.1 Port=[$((port + 1))-$((port + 2))] CPUs=32 Gres=gpu:2 State=UNKNOWN
 PartitionName=main Nodes=n[1-2] Default=YES MaxTime=60 State=UP
 END
+# Two GPUs a node, of which SLURM knows no more than that there are files of them.
+echo "NodeName=n[1-2] Name=gpu File=$work/gpu[0-1]" >"$work/gres.conf"
+mknod "$work/gpu0" c 1 3 && mknod "$work/gpu1" c 1 3
 # Both nodes call this folder by one name, and each has its own there: PMIx puts
 # files of the same names into it.
 echo "PMIxCliTmpDirBase=$work/pmix" >"$work/mpi.conf"
@@ -165,6 +169,13 @@ says() {
 	echo "(exit code $code, and nothing above matches: $1)"
 	return 99
 }
+# once WORDS COMMAND...: says, in one line.
+once() {
+	local code=0
+	says "$@" || code=$?
+	[ "$(grep -Ec -- "$1" "$work/said")" = 1 ] && return $code
+	return 99
+}
 # threads N COMMAND...: run's table has two ranks on each node, of N threads each.
 threads() {
 	says "exposed wait" "${@:2}" || return
@@ -178,6 +189,40 @@ aborts() {
 	[ "$plugin $code" = "pmi2 137" ] && return "$1"
 	return $code
 }
+# sees_gpus: each rank of ringattn-gpu.sbatch may use both GPUs of its node.
+sees_gpus() {
+	# shellcheck disable=SC2016 # it is the ranks' variable
+	printf '#!/bin/sh\necho "sees GPUs $CUDA_VISIBLE_DEVICES"\nexec %s "$@"\n' "$bin" >"$work/rank"
+	chmod 755 "$work/rank"
+	says "exposed wait" script --export="ALL,MPI_TYPE=$plugin,RINGATTN=$work/rank,BACKEND=auto" hostfiles/ringattn-gpu.sbatch $real "$out" || return
+	[ "$(grep -c '^sees GPUs 0,1$' "$work/said")" = 4 ]
+}
+# points FILE...: how many points there are, none of them twice.
+points() { sed -n 's/.*"type":"result","key":"\([0-9a-f]*\)".*/\1/p' "$@" | sort | uniq -c | awk '$1 > 1 { twice = 1 } END { print twice ? "twice" : NR }'; }
+# weak: ringattn-weak.sbatch has a point of each pass on 1, 2 and 4 ranks, which report compares.
+weak() {
+	rm -f "$work/weak.jsonl"
+	script --export="ALL,MPI_TYPE=$plugin,RINGATTN=$bin" hostfiles/ringattn-weak.sbatch 64 "$work/weak.jsonl" --head-dim 32 --repeats 2 --threads 1 || return
+	[ "$(points "$work/weak.jsonl")" = 6 ] && says '^weak scaling' "$bin" report "$work/weak.jsonl"
+}
+# requeued: of an array of two tasks one gets USR1 after its first point; it is queued again,
+# goes on, and in the end all points are there, each once.
+requeued() {
+	local id results=$work/results
+	rm -rf "$results" "$work"/array-*
+	printf 'seq: [64, 80, 96, 112, 128, 144]\nhead-dim: 32\nrepeats: 300\nthreads: 1\nlog-level: error\n' >"$work/sweep.yaml"
+	id=$(sbatch --parsable --array=3-4 --ntasks-per-node=2 --export="ALL,MPI_TYPE=$plugin,RINGATTN=$bin" -o "$work/array-%a" \
+		hostfiles/ringattn-array.sbatch "$work/sweep.yaml" "$results") || return
+	wait_for 30 grep -q '"type":"result"' "$results/3.jsonl" && scancel --signal=USR1 "${id}_3"
+	wait_for 30 grep -q 'queued again (0 times before)' "$work/array-3" || echo "(it is not queued again)"
+	local before && before=$(points "$results/3.jsonl")
+	# It begins when the credentials of the first time have run out (cred_expire above).
+	wait_for 60 ended "$id" || scancel "$id"
+	cat "$work"/array-*
+	echo "points: $before before, $(points "$results/3.jsonl") and $(points "$results/4.jsonl") in the end"
+	[ "$before" -lt 6 ] && [ "$(points "$results/3.jsonl")" = 6 ] && [ "$(points "$results"/*.jsonl)" = 12 ] && "$bin" report "$results"/*.jsonl
+}
+ended() { [ -z "$(squeue -h -j "$1")" ]; }
 # gone: the job has ended, and no process of the binary is left.
 gone() { ! kill -0 "$job" && for exe in /proc/[0-9]*/exe; do ! [ "$exe" -ef "$bin" ] || return; done; }
 # signalled SIGNAL: the code of a long job that got SIGNAL, 99 if it did not end.
@@ -220,6 +265,11 @@ for way in "pmix $ompi mpirun.openmpi" "pmi2 $mpich mpirun.mpich"; do
 	step "MPI_TYPE=$plugin sbatch hostfiles/ringattn.sbatch, $name: 16 threads" \
 		threads 16 script --export="ALL,MPI_TYPE=$plugin,RINGATTN=$bin" hostfiles/ringattn.sbatch $real "$out"
 	step "its result: the same bits as in one process" cmp "$out" "$work/want.safetensors"
+	step "sbatch hostfiles/ringattn-gpu.sbatch, $name: all GPUs of a node" sees_gpus
+	step_exit 3 "its --backend cuda: refused once, without one" \
+		once 'backend cuda' script --export="ALL,MPI_TYPE=$plugin,RINGATTN=$bin" hostfiles/ringattn-gpu.sbatch $real "$out"
+	step "sbatch hostfiles/ringattn-weak.sbatch, $name" weak
+	step "sbatch hostfiles/ringattn-array.sbatch, $name: stopped, queued again, resumed" requeued
 	step_exit 3 "batch script, $name without srun is refused" \
 		says 'launcher says 4 .SLURM_NTASKS=4., MPI says 1' batch "$bin" check --in $real
 	step "batch script, $name --ranks 2" batch "$bin" check --in $real --ranks 2

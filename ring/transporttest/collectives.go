@@ -95,6 +95,53 @@ func barrier(_ World, c ring.Comm) error {
 	return nil
 }
 
+// subset has the first ranks work together while the others rest. What they do before and
+// after is the world's.
+func subset(_ World, c ring.Comm) error {
+	ctx := context.Background()
+	for n := 1; n <= c.Size(); n++ {
+		began := time.Now().UnixMicro()
+		if c.Rank() < n {
+			s, err := c.Subset(n)
+			if err != nil {
+				return err
+			}
+			sum, err := s.AllReduceSum(ctx, []float64{1, float64(s.Rank())})
+			if err != nil {
+				return fmt.Errorf("%d of %d: %w", n, c.Size(), err)
+			}
+			if s.Size() != n || s.Rank() != c.Rank() || sum[0] != float64(n) || sum[1] != float64(n*(n-1)/2) {
+				return fmt.Errorf("%d of %d: rank %d of %d has the sums %v", n, c.Size(), s.Rank(), s.Size(), sum)
+			}
+			if c.Rank() == 0 {
+				time.Sleep(5 * time.Millisecond)
+			}
+		}
+		worked := time.Now().UnixMicro()
+		if err := c.Rest(ctx, n); err != nil {
+			return err
+		}
+		rested := time.Now().UnixMicro()
+		times, err := c.AllGather(ctx, fmt.Appendf(nil, "%d %d %d", began, worked, rested))
+		if err != nil {
+			return err
+		}
+		var first [3]int64 // of rank 0
+		if _, err := fmt.Sscan(string(times[0]), &first[0], &first[1], &first[2]); err != nil {
+			return err
+		}
+		if c.Rank() >= n && rested < first[1] {
+			return fmt.Errorf("%d of %d: rank %d went on %d us before rank 0 was done", n, c.Size(), c.Rank(), first[1]-rested)
+		}
+	}
+	for _, n := range []int{0, c.Size() + 1, c.Rank()} {
+		if _, err := c.Subset(n); err == nil {
+			return fmt.Errorf("rank %d in a subset of %d of %d is no error", c.Rank(), n, c.Size())
+		}
+	}
+	return nil
+}
+
 func reduce(_ World, c ring.Comm) error {
 	n, ctx := float64(c.Size()), context.Background()
 	r := float64(c.Rank())

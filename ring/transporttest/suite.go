@@ -54,6 +54,7 @@ var suite = []test{
 	{"broadcast", broadcast},
 	{"gather", gather},
 	{"barrier", barrier},
+	{"subset", subset},
 	{"reduce", reduce},
 	{"wrong root", wrongRoot},
 	{"size mismatch", sizeMismatch},
