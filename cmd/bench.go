@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -45,6 +45,19 @@ run (not known of a GPU).`,
 			if err := b.validate(); err != nil {
 				return err
 			}
+			for i := range shapes {
+				for j := range shapes[:i] {
+					x, y := shapes[i], shapes[j]
+					if x.Name = y.Name; reflect.DeepEqual(x, y) {
+						return usageError("S %d with --mask %s is there twice (%s): its results could not be told apart", x.Tokens, shapes[i].Name, y.Name)
+					}
+				}
+			}
+			for _, in := range append(shape.files(), b.config) {
+				if o.trace != "" && same(o.trace, in) {
+					return usageError("--trace %s is read as well", o.trace)
+				}
+			}
 			if b.ranksSweep != "" && o.shards != "" {
 				return usageError("--shards is for one number of ranks, and does not go with --ranks-sweep")
 			}
@@ -64,7 +77,7 @@ run (not known of a GPU).`,
 	f.StringVar(&b.out, "out", "", "file, not there yet unless with --resume, that gets the JSON Lines of each point when it is done; a signal ends the sweep after the point at hand")
 	f.BoolVar(&b.resume, "resume", false, "go on with the file of --out: points of this build, shape, world and setting that it has are left out")
 	f.StringVar(&b.shard, "shard", "", "I/N: of the steps of the sweep (a shape on so many ranks) only each N-th, from the I-th of 0 to N-1 on, for job arrays")
-	f.StringArrayVar(&b.expect, "expect", nil, "PASS.FIGURE>=NUMBER, or <=, of numbers in a result of --output jsonl, such as forward.tflops_per_rank>=0.5: exit 1 where a result misses it")
+	f.StringArrayVar(&b.expect, "expect", nil, "PASS.FIGURE>=NUMBER, or <=, of numbers in a result of --output jsonl, such as forward.tflops_per_rank>=0.5: exit 1 where a result of this run misses it")
 	o.override = map[string]string{}
 	o.addLayout(f, "run N ranks inside this process, without MPI")
 	o.addRuntime(f)
@@ -100,9 +113,8 @@ func (b *benchOptions) validate() error {
 	}
 	b.shardN = 1
 	if b.shard != "" {
-		var rest string
-		n, _ := fmt.Sscanf(b.shard+" ", "%d/%d%s", &b.shardI, &b.shardN, &rest)
-		if n != 2 || b.shardI < 0 || b.shardI >= b.shardN {
+		n, err := fmt.Sscanf(b.shard, "%d/%d", &b.shardI, &b.shardN)
+		if err != nil || n != 2 || b.shardI < 0 || b.shardI >= b.shardN || b.shard != fmt.Sprintf("%d/%d", b.shardI, b.shardN) {
 			return usageError("--shard is %q, want I/N with 0 <= I < N", b.shard)
 		}
 	}
@@ -113,6 +125,9 @@ func (b *benchOptions) validate() error {
 		e, err := parseExpectation(text)
 		if err != nil {
 			return err
+		}
+		if !slices.ContainsFunc(b.passes, func(p ring.Pass) bool { return p.String() == e.pass }) {
+			return usageError("--expect %s is of a pass that --pass %s does not time", text, b.pass)
 		}
 		b.expectations = append(b.expectations, e)
 	}
@@ -160,12 +175,17 @@ func (w *world) bench(ctx context.Context, b *benchOptions, shapes []cases.Shape
 	case o == "":
 	case b.ranksSweep != "":
 		return known(usageError("--trace and --ranks-sweep: a trace is of one number of ranks"))
-	case filepath.Clean(o) == filepath.Clean(b.out) || same(o, b.out):
-		return usageError("--trace and --out are both %s", o)
+	case b.out != "" && samePath(o, b.out):
+		return known(usageError("--trace and --out are both %s", o))
 	}
 	counts, err := b.rankCounts(w.Size())
 	if err != nil {
 		return known(err)
+	}
+	for _, n := range counts {
+		if u := w.options.ulysses; b.ranksSweep != "" && u > 0 && n%u != 0 {
+			return known(usageError("--ulysses %d does not divide the %s of --ranks-sweep", u, plural(n, "rank")))
+		}
 	}
 	r := benchReport{whole: w, options: b}
 	if err := r.open(ctx); err != nil {
@@ -186,7 +206,7 @@ func (w *world) bench(ctx context.Context, b *benchOptions, shapes []cases.Shape
 			return errors.Join(r.end(ctx), r.stopped(stop))
 		}
 		if err := r.measure(ctx, p); err != nil {
-			return err
+			return errors.Join(err, r.print())
 		}
 	}
 	if err := r.end(ctx); err != nil {
@@ -200,7 +220,7 @@ func (w *world) bench(ctx context.Context, b *benchOptions, shapes []cases.Shape
 	case sums[1] > 0:
 		return errWrong
 	case sums[0] > 0:
-		return withCode(exitWrong, fmt.Errorf("not as --expect has it: %s", plural(int(sums[0]), "result")))
+		return known(withCode(exitWrong, fmt.Errorf("not as --expect has it: %s", plural(int(sums[0]), "result"))))
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package cmd
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -32,7 +33,7 @@ func parseExpectation(text string) (expectation, error) {
 	for _, s := range full.Breakdown.List() {
 		s.Imbalance = new(float64)
 	}
-	if _, known := e.value(&resultRecord{Result: full}); !ok || err != nil || !known ||
+	if _, known := e.value(&resultRecord{Result: full}); !ok || err != nil || math.IsNaN(e.bound) || !known ||
 		e.pass != "forward" && e.pass != "backward" {
 		return e, usageError("--expect is %q, want PASS.FIGURE>=NUMBER or PASS.FIGURE<=NUMBER, "+
 			"PASS forward or backward, FIGURE a number of a result: tflops_per_rank, time_s.median, exposed_s, overlap, breakdown_s.kernel.imbalance", text)

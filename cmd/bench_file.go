@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"io/fs"
+	"io"
 	"os"
 	"strings"
+	"syscall"
 )
 
 // benchFile is a file of results that grows by a point at a time, on rank 0. What a point
@@ -28,8 +29,23 @@ func openBenchFile(path string, resume bool) (*benchFile, error) {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return nil, usageError("--out: %s is not a regular file", path)
 	}
-	text, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
+	if err != nil {
+		return nil, usageError("--out: %w", err)
+	}
+	b, err := readBenchFile(f, path, resume)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return b, nil
+}
+
+func readBenchFile(f *os.File, path string, resume bool) (*benchFile, error) {
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, environmentError("--out: another ringattn bench writes to %s", path)
+	}
+	text, err := io.ReadAll(f)
+	if err != nil {
 		return nil, err
 	}
 	if len(text) > 0 && !resume {
@@ -64,14 +80,12 @@ func openBenchFile(path string, resume bool) (*benchFile, error) {
 			return nil, foreign(path, at-n-1)
 		}
 	}
-	if b.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666); err != nil {
-		return nil, usageError("--out: %w", err)
+	b.file = f
+	if err := f.Truncate(int64(whole)); err != nil {
+		return nil, err
 	}
-	if err := b.file.Truncate(int64(whole)); err != nil {
-		return nil, errors.Join(err, b.file.Close())
-	}
-	if _, err := b.file.Seek(int64(whole), 0); err != nil {
-		return nil, errors.Join(err, b.file.Close())
+	if _, err := f.Seek(int64(whole), 0); err != nil {
+		return nil, err
 	}
 	return b, nil
 }

@@ -67,7 +67,7 @@ func (t *benchTable) head(meta metaRecord, ranks []rankRecord) error {
 func (t *benchTable) point(_ []sampleRecord, x resultRecord) error {
 	t.results = append(t.results, x)
 	fmt.Fprintf(t.table, "%s\t%d\t%d\t%d/%d\t%d\t%s\t%s\t%s\t%d\t%s\t",
-		x.Mask, x.Seq, x.Batch, x.Heads, x.KVHeads, x.HeadDim, x.DType, x.Layout, x.Schedule, x.Ranks, x.Pass)
+		x.Mask, x.Seq, x.Batch, x.Heads, x.KVHeads, x.HeadDim, x.DType, x.Layout, x.Exchange(), x.Ranks, x.Pass)
 	if x.TimeS == nil {
 		fmt.Fprintf(t.table, "-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t%d\t\n", x.Wrong)
 		return nil
@@ -137,7 +137,7 @@ func (c *benchCSV) head(metaRecord, []rankRecord) error {
 	return c.write(append([]string{
 		"seq", "batch", "heads", "kv_heads", "head_dim", "dtype", "mask", "pass", "layout", "schedule", "ranks", "backend", "transport",
 		"min_s", "median_s", "p95_s", "max_s", "kernel_s", "exposed_s", "tflops_per_rank", "peak_fraction", "bytes_sent", "memory_bytes", "wrong",
-	}, csvBreakdown()...)...)
+	}, append(csvBreakdown(), "ulysses", "wire_gradients")...)...)
 }
 
 func (c *benchCSV) point(_ []sampleRecord, x resultRecord) error {
@@ -154,7 +154,8 @@ func (c *benchCSV) point(_ []sampleRecord, x resultRecord) error {
 		}
 	}
 	fields = append(append(fields, times...), strconv.FormatInt(x.BytesSent, 10), strconv.FormatInt(x.MemoryBytes, 10), strconv.Itoa(x.Wrong))
-	return c.write(append(fields, csvBreakdownOf(&x.Result, number)...)...)
+	fields = append(fields, csvBreakdownOf(&x.Result, number)...)
+	return c.write(append(fields, strconv.Itoa(x.Ulysses), x.Wire)...)
 }
 
 func (c *benchCSV) end() error { return nil }

@@ -28,7 +28,8 @@ type benchReport struct {
 	begun    bool
 	peak     float64 // FLOP/s, mean over ranks
 	mine     rankRecord
-	wrong    int // tensors beyond their bounds
+	threads  []int // of the ranks that are measured
+	wrong    int   // tensors beyond their bounds
 	progress *progress
 	missed   int // results that miss an expectation
 	traced   *tracer
@@ -71,8 +72,12 @@ func (r *benchReport) stop(ctx context.Context) (bool, error) {
 	if interruptOf(ctx).requested.Load() {
 		mine = 1
 	}
-	all, err := r.whole.AllReduceMax(ctx, []float64{mine})
-	return err == nil && all[0] > 0, err
+	all, err := r.whole.AllReduceMax(ctx, []float64{mine, float64(r.progress.done)})
+	if err != nil || all[0] == 0 {
+		return false, err
+	}
+	r.progress.done = int(all[1])
+	return true, nil
 }
 
 // stopped is the error of a sweep that all ranks end because one of them has had a signal.
@@ -87,15 +92,21 @@ func (r *benchReport) stopped(stop bool) error {
 // documents are is in it, the names of files and hosts are not: an array job that starts
 // again on other nodes of the kind goes on.
 func (r *benchReport) key(shape *cases.Shape, p ring.Pass) string {
-	w, o := r.world, r.world.options
+	w, o, what := r.world, r.world.options, *shape
+	what.Name = ""
 	nodes := map[string]int{}
 	for _, h := range w.hosts {
 		nodes[h.Host]++
 	}
-	text := fmt.Sprintf("%s %s %s|%+v|%s|%s %s %s %d %s %s %d|%q|%d %d|%d of %d %v", version, revision(), kernels.CUDAArchive(), *shape, p,
-		o.layout, o.schedule, o.shards, o.perNode, o.machine, o.transport, w.threads, w.devices(shape.HeadDim), r.options.warmup, r.options.repeats,
+	text := fmt.Sprintf("%s %s %s|%+v|%s|%s %s %s %d %s %s %v|%q|%d %d|%d of %d %v", version, revision(), kernels.CUDAArchive(), what, p,
+		o.layout, o.schedule, o.shards, o.perNode, o.machine, o.transport, r.threads, w.devices(shape.HeadDim), r.options.warmup, r.options.repeats,
 		w.Size(), r.whole.Size(), slices.Sorted(maps.Values(nodes)))
 	text += fmt.Sprintf("|%d %s %d %d|%t", o.ulysses, o.wire, o.stageTokens, o.grain, o.trace != "")
+	messages := mpi.Version()
+	if w.shared {
+		messages = "one process"
+	}
+	text += "|" + messages
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:8])
 }
@@ -207,8 +218,12 @@ func (r *benchReport) add(ctx context.Context, a *attention, shape *cases.Shape,
 
 // end writes what is left to be written.
 func (r *benchReport) end(ctx context.Context) error {
+	return errors.Join(r.traced.end(ctx), r.print())
+}
+
+// print writes what printers have kept.
+func (r *benchReport) print() (err error) {
 	r.progress.end()
-	err := r.traced.end(ctx)
 	for _, p := range r.printers {
 		err = errors.Join(err, p.end())
 	}

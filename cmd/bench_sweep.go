@@ -85,6 +85,9 @@ func (r *benchReport) measure(ctx context.Context, p place) error {
 				return err
 			}
 			r.world, r.begun, r.peak = w, false, 0
+			if r.threads, err = shareAll(ctx, w, w.threads); err != nil {
+				return err
+			}
 		}
 		err := r.shape(ctx, p.shape)
 		if err != nil && p.ranks < r.whole.Size() {

@@ -118,10 +118,7 @@ func (w *world) checkAll(ctx context.Context, golden, in string, shapes []cases.
 	default:
 		err = c.closedForms(ctx, shapes)
 	}
-	if err != nil {
-		return err
-	}
-	if err := c.table.Flush(); err != nil {
+	if err := errors.Join(err, c.table.Flush()); err != nil {
 		return err
 	}
 	for _, text := range c.wrong {
@@ -152,7 +149,7 @@ func (c *checker) folder(ctx context.Context, dir string) error {
 	}
 	for _, path := range paths {
 		if err := c.file(ctx, path); err != nil {
-			return err
+			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	return nil
@@ -182,6 +179,9 @@ func (c *checker) file(ctx context.Context, path string) error {
 			return err
 		}
 		return c.run(ctx, name, p, fileAnswer{in})
+	}
+	if _, err := w.newJob(ctx, p); err != nil { // before rank 0 computes it all
+		return err
 	}
 	one, remove, err := w.oneRank(ctx, in)
 	if err != nil {
@@ -219,7 +219,8 @@ func (w *world) oneRank(ctx context.Context, in *shard.Input) (*shard.Input, fun
 		return nil, nil, err
 	}
 	f, err := tensorfile.Open(string(path))
-	if err != nil {
+	// No rank goes on, and perhaps removes the file, before all have it open.
+	if err := w.allOrNone(ctx, err); err != nil {
 		return nil, nil, err
 	}
 	answers := *in

@@ -3,12 +3,15 @@ package cmd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"ringattn/cases"
+	"ringattn/segments"
 	"ringattn/shard"
 	"ringattn/tensorfile"
 )
@@ -141,5 +144,36 @@ func TestThreadsFromTheEnvironment(t *testing.T) {
 		if err != nil {
 			t.Errorf("%+v: %v", c, err)
 		}
+	}
+}
+
+// A rank that is interrupted while results are compared says so, whatever it has of the others.
+func TestInterruptedWhileComparing(t *testing.T) {
+	shape := cases.Shape{
+		Name: "causal", Batch: 1, Tokens: 40, Heads: 2, KVHeads: 1, HeadDim: 8, DType: "f32",
+		Mask: segments.Mask{Causal: true, Rows: []segments.Row{segments.SingleDocument(40)}},
+	}
+	closed, err := cases.Classes(shape)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := errors.New("stopped by the test")
+	err = runInProcess(context.Background(), testOptions("zigzag", "cpu"), io.Discard, 2, "test", func(ctx context.Context, w *world) error {
+		a, err := newAttention(ctx, w, valuedProblem(&closed.Shape, closed))
+		if err != nil {
+			return err
+		}
+		if _, err := a.passes(ctx); err != nil {
+			return err
+		}
+		stopped, cancel := context.WithCancelCause(ctx)
+		cancel(stop)
+		if _, err := a.hold(stopped, closedAnswer{closed}); !errors.Is(err, stop) {
+			return fmt.Errorf("hold: %v, want %v", err, stop)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -36,7 +36,7 @@ func (o *options) addLayout(f *pflag.FlagSet, ranksUsage string) {
 	f.IntVar(&o.ulysses, "ulysses", 1, "U ranks in a row, which must divide ranks and query heads, exchange heads all to all; the schedule then goes over such groups, each rank with a U-th of the heads")
 	f.StringVar(&o.wire, "wire-gradients", "f32", "as what the sums of dk and dv travel on the ring: f32, or bf16, half the bytes, with an error that docs/METRICS.md tells")
 	f.IntVar(&o.stageTokens, "stage-tokens", 0, "the most tokens of a stage of --schedule direct (default: half of what the fullest rank holds)")
-	f.IntVar(&o.grain, "grain", 0, "tokens: --layout balanced cuts documents at multiples of it alone (default 1)")
+	f.IntVar(&o.grain, "grain", 0, "tokens: --layout balanced cuts documents at multiples of it, from their start or end, alone (default 1)")
 	f.IntVar(&o.perNode, "ranks-per-node", 0, "ranks of a node, as if they were placed in order (default: the hosts; of ranks that are only planned: all on one)")
 	f.StringVar(&o.machine, "machine", "", "TFLOP/s of a rank, GB/s of its link, and of that between nodes, e.g. 400,50,25: what auto, and the predictions of plan, reckon with")
 	f.IntVar(&o.ranks, "ranks", 0, ranksUsage)

@@ -121,7 +121,10 @@ func (a *attention) norm(ctx context.Context, tensor string, read reader) (cases
 			}, func() (sums, maxima []float64) { return n.Values() }
 		})
 	})
-	return cases.NormFromValues(sums, maxima), err
+	if err != nil {
+		return cases.Norm{}, err
+	}
+	return cases.NormFromValues(sums, maxima), nil
 }
 
 // rowLen is the numbers of one (batch, head, token) of a tensor.

@@ -83,8 +83,8 @@ func (b *benchOptions) points(places []place) (n int, sum float64) {
 func (p *progress) step(cost float64) {
 	p.done++
 	if p.bar != nil {
-		_ = p.bar.Add64(int64(cost * p.perCost)) // it draws on a terminal, and nothing hangs on it
 		p.show()
+		_ = p.bar.Add64(int64(cost * p.perCost)) // it draws on a terminal, and nothing hangs on it
 		return
 	}
 	if time.Since(p.told) >= progressEvery && p.done < p.points {

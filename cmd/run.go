@@ -80,8 +80,8 @@ func (w *world) runFile(ctx context.Context, inPath, outPath string, f32 bool) e
 	if same(inPath, outPath) {
 		return known(usageError("--out %s is the input file", outPath))
 	}
-	if o := w.options.trace; o != "" && (filepath.Clean(o) == filepath.Clean(outPath) || same(inPath, o) || same(outPath, o)) {
-		return usageError("--trace %s is the input or the output file", o)
+	if o := w.options.trace; o != "" && (same(inPath, o) || samePath(outPath, o)) {
+		return known(usageError("--trace %s is the input or the output file", o))
 	}
 	p, err := w.openProblem(ctx, in)
 	if err != nil {
@@ -132,6 +132,11 @@ func withInput(err error) error {
 		return err
 	}
 	return withCode(exitUsage, err)
+}
+
+// samePath is same of files that need not be there yet.
+func samePath(a, b string) bool {
+	return same(a, b) || filepath.Base(a) == filepath.Base(b) && same(filepath.Dir(a), filepath.Dir(b))
 }
 
 func same(a, b string) bool {

@@ -78,6 +78,16 @@ func (s *shapeFlags) absent(f *pflag.FlagSet, beside string) error {
 	return nil
 }
 
+// files are those of document lengths.
+func (s *shapeFlags) files() (paths []string) {
+	for _, text := range s.masks {
+		if spec, err := cases.ParseMask(text); err == nil && spec.DocsFile != "" {
+			paths = append(paths, spec.DocsFile)
+		}
+	}
+	return paths
+}
+
 // noOverrides refuses the flags that override what a file says, where there is
 // no file.
 func noOverrides(f *pflag.FlagSet, but string) error {

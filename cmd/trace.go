@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -118,6 +119,10 @@ func (t *tracer) end(ctx context.Context) error {
 		return err
 	}
 	_, err = fromRoot(ctx, w, func() (bool, error) {
+		if !slices.ContainsFunc(parts, func(p tracePart) bool { return len(p.Spans) > 0 }) {
+			w.log.Warn().Msgf("nothing was timed: no trace is written to %s", t.path)
+			return true, nil
+		}
 		whole := t.merge(parts, after)
 		return true, writeAside("--trace", t.path, whole.Write)
 	})
@@ -172,7 +177,10 @@ func (t *tracer) describe(x *trace.Span, s *ring.Span) {
 		}
 	case ring.SpanSend, ring.SpanRecv:
 		what := "kv"
-		if s.Step.Slot.Grad {
+		switch {
+		case s.Step.Tensor != ring.NoTensor:
+			what = s.Step.Tensor.String()
+		case s.Step.Slot.Grad:
 			what = "grad"
 		}
 		step()

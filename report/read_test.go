@@ -99,7 +99,7 @@ func TestRecordsThatAreRefused(t *testing.T) {
 	good := run{ranks: 2, timed: []timed{{seq: 1024, seconds: 1}}}.records(t)
 	lines := strings.SplitAfter(good, "\n")
 	for name, c := range map[string]struct{ text, want string }{
-		"nothing":           {"", "has no record"},
+		"an empty line":     {"\n", "has no record"},
 		"another file":      {"hello\n", "has no record"},
 		"no meta":           {strings.Join(lines[1:], ""), "file0:1: a rank before any meta"},
 		"a rank missing":    {lines[0] + lines[2] + lines[3], "file0:2: rank 1 where rank 0 is due"},
@@ -117,6 +117,9 @@ func TestRecordsThatAreRefused(t *testing.T) {
 		if _, err := merge(c.text); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
+	}
+	if s := merged(t, good, ""); len(s.Points) != 1 {
+		t.Error("a file of a bench that had nothing to do is not passed over")
 	}
 	if s := merged(t, good+`{"type":"scaling","of":"a later version"}`+"\n"); len(s.Points) != 1 {
 		t.Error("a record of an unknown type is not passed over")

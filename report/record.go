@@ -131,6 +131,7 @@ func Read(name string, r io.Reader) (*File, error) {
 			return nil, fmt.Errorf("report: read %s: %w", name, err)
 		}
 		p.line++
+		p.size += len(text)
 		if len(strings.TrimSpace(string(text))) > 0 {
 			if err := p.add(text); err != nil {
 				return nil, fmt.Errorf("report: %s: %w", p.where(p.line), err)
@@ -141,7 +142,9 @@ func Read(name string, r io.Reader) (*File, error) {
 		}
 	}
 	p.end()
-	if len(p.file.Runs) == 0 {
+	if p.size == 0 {
+		p.note("%s is empty: a bench that had nothing to do, or was stopped before its first point", name)
+	} else if len(p.file.Runs) == 0 {
 		return nil, fmt.Errorf("report: %s has no record of ringattn bench --output jsonl", name)
 	}
 	return p.file, nil
@@ -151,6 +154,7 @@ func Read(name string, r io.Reader) (*File, error) {
 type parser struct {
 	name    string
 	line    int
+	size    int // bytes
 	file    *File
 	run     *Run
 	pending []Sample // whose result is still to come
@@ -257,16 +261,21 @@ func (k *Key) text() string {
 	return fmt.Sprintf("%s, S %d, %s, %s, %s, transport %s, %s", k.Mask, k.Seq, k.config(), plural(k.Ranks, "rank"), k.Backend, k.Transport, k.Pass)
 }
 
-// config is what rows of a table have in common whatever it is about, but mask and pass.
-func (k *Key) config() string {
-	text := fmt.Sprintf("B %d, heads %d/%d, D %d, %s, %s, %s", k.Batch, k.Heads, k.KVHeads, k.HeadDim, k.DType, k.Layout, k.Schedule)
+// Exchange is the schedule, and how heads and gradients travel where that is not the default.
+func (k *Key) Exchange() string {
+	text := k.Schedule
 	if k.Ulysses > 1 {
-		text += fmt.Sprintf(", ulysses %d", k.Ulysses)
+		text += fmt.Sprintf(",ulysses:%d", k.Ulysses)
 	}
 	if k.Wire != "" && k.Wire != "f32" {
-		text += ", gradients travel as " + k.Wire
+		text += ",wire:" + k.Wire
 	}
 	return text
+}
+
+// config is what rows of a table have in common whatever it is about, but mask and pass.
+func (k *Key) config() string {
+	return fmt.Sprintf("B %d, heads %d/%d, D %d, %s, %s, %s", k.Batch, k.Heads, k.KVHeads, k.HeadDim, k.DType, k.Layout, k.Exchange())
 }
 
 // Right reports whether the point has figures to show.

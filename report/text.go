@@ -118,7 +118,7 @@ func (s *Study) resultCells() [][]string {
 	for _, x := range s.Points {
 		row := []string{
 			x.Mask, fmt.Sprint(x.Seq), fmt.Sprint(x.Batch), fmt.Sprintf("%d/%d", x.Heads, x.KVHeads), fmt.Sprint(x.HeadDim), x.DType,
-			x.Layout, x.Schedule, fmt.Sprint(x.Ranks), x.Backend, x.Transport, x.Pass,
+			x.Layout, x.Exchange(), fmt.Sprint(x.Ranks), x.Backend, x.Transport, x.Pass,
 		}
 		if !x.Right() {
 			row = append(row, wrongWord, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", fmt.Sprint(x.Wrong))

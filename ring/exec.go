@@ -276,6 +276,11 @@ func (e *Exec) take(ctx context.Context, p Pass, s *boundStep) (err error) {
 	if err != nil {
 		return err
 	}
+	// The time before: threads that compute may take this one's CPU as soon as there is work.
+	var began time.Time
+	if !e.idle.IsZero() && s.Op != Recv && s.Op != Send && s.Op != Wait {
+		began = time.Now()
+	}
 	switch s.Op {
 	case Recv:
 		return e.start(slot, s, e.comm.Irecv)
@@ -299,7 +304,7 @@ func (e *Exec) take(ctx context.Context, p Pass, s *boundStep) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := e.enqueued(); err != nil {
+	if err := e.enqueued(began); err != nil {
 		return err
 	}
 	e.traceKernel(s.Op.String(), s.Step, from)
@@ -328,15 +333,14 @@ func (e *Exec) attend(p Pass, s *boundStep) error {
 	return e.backend.Backward(e.shape, e.tensors, chunk, s.rows, s.acc, s.first)
 }
 
-// enqueued notes that the backend has something to do.
-func (e *Exec) enqueued() error {
+// enqueued notes that the backend has something to do, since began if it had nothing before.
+func (e *Exec) enqueued(began time.Time) error {
 	if !e.idle.IsZero() {
-		now := time.Now()
-		e.idleTime += now.Sub(e.idle)
+		e.idleTime += began.Sub(e.idle)
 		e.idle = time.Time{}
-		e.overlap(now)
+		e.overlap(began)
 		if e.timeline != nil {
-			e.timeline.busy = now
+			e.timeline.busy = began
 		}
 	}
 	event, err := e.backend.Record()

@@ -28,11 +28,11 @@ type headSplit struct {
 func (h *headSplit) check(ranks int) error {
 	switch {
 	case h.members < 1 || ranks%h.members != 0:
-		return fmt.Errorf("ring: groups of %d ranks: %d ranks are no whole number of groups", h.members, ranks)
+		return fmt.Errorf("ring: groups of %d ranks (ulysses): %d ranks are no whole number of groups", h.members, ranks)
 	case h.heads < 1 || h.kvHeads < 1 || h.heads%h.kvHeads != 0:
 		return fmt.Errorf("ring: %d query heads and %d KV heads: the first must be a multiple of the second", h.heads, h.kvHeads)
 	case h.heads%h.members != 0:
-		return fmt.Errorf("ring: groups of %d ranks: %d query heads are no whole number for each", h.members, h.heads)
+		return fmt.Errorf("ring: groups of %d ranks (ulysses): %d query heads are no whole number for each", h.members, h.heads)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package ring
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"ringattn/segments"
@@ -69,7 +70,7 @@ const (
 func newDirect(b *segments.Batch, wire DType, stageTokens int) planner {
 	ranks := b.Ranks()
 	d := &directPlanner{batch: b, wire: wire, stages: make([][]*stage, ranks), sends: make([][]*portion, ranks)}
-	most := max(stageTokens, 1)
+	most := max(min(stageTokens, math.MaxInt32), 1)
 	for rank := 0; stageTokens == 0 && rank < ranks; rank++ {
 		most = max(most, (b.Order(rank).Tokens+1)/2)
 	}

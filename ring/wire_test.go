@@ -91,6 +91,10 @@ func TestStageTokens(t *testing.T) {
 			t.Errorf("rank %d takes %d bytes with small stages, %d with usual ones", rank, b, a)
 		}
 	}
+	huge := mustSchedule(t, segments.Zigzag(tokens, ranks), mask, "direct", ring.StageTokens(math.MaxInt))
+	if a, b := sentBytes(usual, 0, ring.Forward, testShape), sentBytes(huge, 0, ring.Forward, testShape); a != b {
+		t.Errorf("%d bytes are sent in stages of any size, %d in usual ones", b, a)
+	}
 	want, errs := runJob(usual, time.Minute)
 	got, more := runJob(small, time.Minute)
 	if err := errors.Join(append(errs, more...)...); err != nil {

@@ -54,7 +54,7 @@ func BalancedPieces(tokens, ranks, grain int, m Mask) (Layout, error) {
 	if err != nil {
 		return Layout{}, err
 	}
-	d := dealer{before: one.pairsBefore(), grain: grain}
+	d := dealer{before: one.pairsBefore(), grain: min(grain, tokens)}
 	d.each = share{d.before[tokens] / int64(ranks), tokens / ranks}
 	for _, s := range d.sections(tokens, m.Rows) {
 		d.rest = append(d.rest, section{s, d.pairs(s)})

@@ -2,6 +2,8 @@ package segments_test
 
 import (
 	"fmt"
+	"math"
+	"reflect"
 	"testing"
 
 	"ringattn/segments"
@@ -137,5 +139,29 @@ func TestBalancedPieces(t *testing.T) {
 	}
 	if _, err := segments.BalancedPieces(4, 2, 0, segments.Mask{Rows: []segments.Row{segments.SingleDocument(4)}}); err == nil {
 		t.Error("pieces of no tokens are accepted")
+	}
+}
+
+// A grain of more than all tokens is that of all tokens, also where documents of two rows
+// overlap behind padding.
+func TestGrainOfAnySize(t *testing.T) {
+	row := func(cut int) segments.Row {
+		ids := make([]int64, 64)
+		for i := 10; i < len(ids); i++ {
+			ids[i] = 1
+			if i >= cut {
+				ids[i] = 2
+			}
+		}
+		return segments.NewRow(len(ids), ids, nil, nil)
+	}
+	mask := segments.Mask{Causal: true, Rows: []segments.Row{row(30), row(41)}}
+	want, err := segments.BalancedPieces(64, 4, 64, mask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := segments.BalancedPieces(64, 4, math.MaxInt, mask)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, %v, want %v", got, err, want)
 	}
 }
