@@ -90,6 +90,9 @@ func (t *benchTable) end() error {
 	}
 	table, results := t.table, t.results
 	t.table, t.results = nil, nil
+	if len(results) == 0 {
+		return nil // of a run that ended before its first point
+	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
