@@ -7,6 +7,7 @@
 #include "shim.h"
 
 #include <mpi.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,9 +72,17 @@ static int local_ranks(rmpi_world *w) {
   return MPI_Comm_free(&local);
 }
 
+// Signals that the Go runtime has handlers for. MPICH puts its own in place of that of USR1, without
+// SA_ONSTACK, and calls the runtime's from there: the process ends if a goroutine was running.
+static const int SIGNALS[] = {SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+enum { SIGNAL_COUNT = sizeof SIGNALS / sizeof *SIGNALS };
+
 int rmpi_start(int64_t bytes, rmpi_world *w) {
   piece_bytes = bytes;
+  struct sigaction before[SIGNAL_COUNT];
+  for (int i = 0; i < SIGNAL_COUNT; i++) sigaction(SIGNALS[i], NULL, &before[i]);
   int level, rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
+  for (int i = 0; i < SIGNAL_COUNT; i++) sigaction(SIGNALS[i], &before[i], NULL);
   if (rc != MPI_SUCCESS) return fail(rc);
   w->thread_level = level >= MPI_THREAD_MULTIPLE     ? 3
                     : level >= MPI_THREAD_SERIALIZED ? 2

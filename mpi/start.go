@@ -25,7 +25,8 @@ var (
 // MPI_COMM_WORLD on which errors are returned. It refuses beforehand where the
 // environment is one in which MPI_Init would abort the process. What it changes
 // is one variable: UCX_ERROR_SIGNALS becomes empty unless it is set, so that UCX
-// leaves the signal handlers of the Go runtime alone. Where UCX is linked and not
+// leaves the signal handlers of the Go runtime alone; those of HUP, INT, TERM and USR1
+// are as before when it returns. Where UCX is linked and not
 // loaded by MPI_Init, it came before the Go runtime and does no harm.
 func Start() (*Communicator, error) {
 	if started != nil {
