@@ -7,6 +7,8 @@
 
 namespace rattn {
 
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 // What a kernel computes. A block of threads owns a stationary tile (query rows, or
 // keys) and goes over a stream (keys, or the query rows of all heads of the group):
 //

@@ -12,8 +12,6 @@ namespace rattn {
 // The fewest steps of 64 rows of a head that a part of a backward is worth a launch for.
 constexpr int32_t LEAST_STEPS = 256;
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // Enqueues a kernel of pairs of blocks. One that follows may start beside the last blocks of
 // the kernel before, which have no use for all multiprocessors.
 template <class P>

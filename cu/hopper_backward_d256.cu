@@ -9,11 +9,8 @@
 
 namespace rattn {
 
-// The fewest steps of 64 rows of a head for which
-// dk and dv are worth another reading and writing.
+// The fewest steps of 64 rows of a head for which dk and dv are worth another reading and writing.
 constexpr int32_t LEAST_STEPS = 32;
-
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Enqueues a kernel. One that follows may start beside the last blocks of the kernel before.
 template <class P>

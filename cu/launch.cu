@@ -6,8 +6,6 @@
 
 namespace rattn {
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // The first kernel for the least head_dim that has room for dim and fits the device; NULL
 // if there is none.
 static const Kernel *find_kernel(const rattn_ctx *ctx, Kind kind, int32_t dtype, int32_t dim) {

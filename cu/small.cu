@@ -15,8 +15,6 @@ enum { THREADS = 256, WARPS = THREADS / 32 };
 #define LAUNCH(kernel, blocks, stream, ...) kernel<<<(unsigned)(blocks), THREADS, 0, stream>>>(__VA_ARGS__)
 #endif
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // A warp a tile of rows.
 static __global__ void see_rows_kernel(const int32_t *lo, const int32_t *hi, int32_t rows, int32_t tokens,
                                        int32_t tile_rows, bool is_stream, Seen *seen, int32_t tiles,
