@@ -76,6 +76,9 @@ const grace = 5 * time.Second
 type interrupt struct {
 	requested atomic.Bool // there was a signal
 	patient   atomic.Bool // the command looks at requested, and ends by itself
+	// leaving is the exit code, not 0, of a command that has said all it has to say and is on
+	// its way out: a signal is then the launcher's, because another rank has left before it.
+	leaving atomic.Int32
 }
 
 type interruptKey struct{}
@@ -112,6 +115,9 @@ func interruptible(parent context.Context) (context.Context, func()) {
 				return
 			}
 		case <-end:
+		}
+		if code := i.leaving.Load(); code != 0 {
+			os.Exit(int(code))
 		}
 		fmt.Fprintf(os.Stderr, "ringattn: error: %v\n", errInterrupted)
 		os.Exit(exitInterrupted)

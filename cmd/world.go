@@ -112,11 +112,16 @@ func runWorld(cmd *cobra.Command, o *options, body func(context.Context, *world)
 	}
 	if errors.Is(err, errWrong) || errors.Is(err, errStopped) || errors.As(err, new(knownError)) || errors.Is(err, errReported) {
 		// All ranks know it, so that one can tell and the job end in order: the exit
-		// code of an abort does not come through every launcher.
-		if c.Rank() > 0 {
-			err = errors.Join(errReported, err)
+		// code of an abort does not come through every launcher. It tells while all are
+		// there: once a rank has left with a code other than 0, launchers end the others.
+		if c.Rank() == 0 && !errors.Is(err, errReported) {
+			fmt.Fprintf(os.Stderr, "ringattn: error: %v\n", err)
 		}
-		return errors.Join(err, stopMPI(o.timeout))
+		interruptOf(ctx).leaving.Store(int32(exitCode(err)))
+		if failed := stopMPI(o.timeout); failed != nil {
+			reportRank(w.Rank(), c.Size(), failed)
+		}
+		return errors.Join(errReported, err)
 	}
 	if err != nil {
 		reportRank(w.Rank(), c.Size(), err)
