@@ -19,7 +19,7 @@ func (o *options) compare(c *cobra.Command, shape *shapeFlags, in string) error 
 	if err != nil {
 		return err
 	}
-	machine, err := o.readMachine()
+	machine, err := o.readMachine(usualGPU)
 	if err != nil {
 		return err
 	}

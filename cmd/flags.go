@@ -100,7 +100,7 @@ func (o *options) validate(f *pflag.FlagSet) error {
 	if o.logLevel != "" && !slices.Contains(logLevels, o.logLevel) {
 		return usageError("--log-level is %q; there is: %s", o.logLevel, strings.Join(logLevels, ", "))
 	}
-	if _, err := o.readMachine(); err != nil {
+	if _, err := o.readMachine(usualGPU); err != nil {
 		return err
 	}
 	switch {

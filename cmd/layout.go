@@ -24,9 +24,18 @@ const hardly = 0.98
 // for each layout and schedule.
 const autoRanks = 64
 
-// usualMachine is what auto reckons with where --machine says nothing: a large GPU that
-// reaches half its peak, and a link of 400 Gbit/s.
-var usualMachine = ring.Machine{Flops: 400e12, Link: 50e9, NodeLink: 50e9, Start: 10e-6}
+// usualGPU is what auto reckons with where --machine says nothing, and what is planned
+// without ranks: a large GPU that reaches half its peak, and a link of 400 Gbit/s.
+var usualGPU = ring.Machine{Flops: 400e12, Link: 50e9, NodeLink: 50e9, Start: 10e-6}
+
+// usualMachine is what auto reckons with for rows of a head_dim on these ranks where --machine
+// says nothing: where one of them computes on CPUs, 50 GFLOP/s a thread of rank 0, and 5 GB/s.
+func (w *world) usualMachine(headDim int) ring.Machine {
+	if !slices.ContainsFunc(w.devices(headDim), func(d string) bool { return !strings.HasPrefix(d, "cuda ") }) {
+		return usualGPU
+	}
+	return ring.Machine{Flops: 50e9 * float64(w.threads), Link: 5e9, NodeLink: 5e9, Start: 10e-6}
+}
 
 // addLayout adds what decides who holds and sends what.
 func (o *options) addLayout(f *pflag.FlagSet, ranksUsage string) {
@@ -42,9 +51,8 @@ func (o *options) addLayout(f *pflag.FlagSet, ranksUsage string) {
 	f.IntVar(&o.ranks, "ranks", 0, ranksUsage)
 }
 
-// readMachine is the machine that --machine describes, the usual one without it.
-func (o *options) readMachine() (ring.Machine, error) {
-	m := usualMachine
+// readMachine is the machine that --machine describes, m without it.
+func (o *options) readMachine(m ring.Machine) (ring.Machine, error) {
 	if o.machine == "" {
 		return m, nil
 	}
@@ -81,7 +89,7 @@ func (w *world) newJob(ctx context.Context, p *problem) (*ring.Job, error) {
 	c, ok := o.chosen()
 	if !ok {
 		var err error
-		if c, err = fromRoot(ctx, w, func() (choice, error) { return o.choose(p, w.Size(), nodes) }); err != nil {
+		if c, err = fromRoot(ctx, w, func() (choice, error) { return o.choose(p, w.Size(), nodes, w.usualMachine(p.shape.HeadDim)) }); err != nil {
 			return nil, err
 		}
 	}
@@ -94,7 +102,7 @@ func (o *options) planJob(p *problem) (*ring.Job, error) {
 	c, ok := o.chosen()
 	if !ok {
 		var err error
-		if c, err = o.choose(p, o.ranks, nil); err != nil {
+		if c, err = o.choose(p, o.ranks, nil, usualGPU); err != nil {
 			return nil, err
 		}
 	}
@@ -201,13 +209,14 @@ func (o *options) candidates(nodes ring.Nodes) (list []choice) {
 	return list
 }
 
-// choose finds the choice whose plans are predicted to take the least time.
-func (o *options) choose(p *problem, ranks int, nodes ring.Nodes) (best choice, err error) {
+// choose finds the choice whose plans are predicted to take the least time, on the machine
+// of the flags, or the usual one.
+func (o *options) choose(p *problem, ranks int, nodes ring.Nodes, usual ring.Machine) (best choice, err error) {
 	nodes = o.nodesOf(ranks, nodes)
 	if ranks > autoRanks {
 		return o.usual(p.mask, nodes), nil
 	}
-	machine, err := o.readMachine()
+	machine, err := o.readMachine(usual)
 	if err != nil {
 		return choice{}, err
 	}

@@ -43,6 +43,32 @@ func TestAutoChooses(t *testing.T) {
 	}
 }
 
+// Where CPUs compute, auto reckons with CPUs: work that is short for a GPU is long for them.
+func TestAutoReckonsWithWhatComputes(t *testing.T) {
+	cpu, gpu := hostFacts{CPUModel: "Xeon"}, hostFacts{CPUModel: "Xeon", GPU: "GPU-1", GPUModel: "H200 sm_90"}
+	of := func(headDim int, hosts ...hostFacts) float64 {
+		w := &world{options: &options{backend: "auto"}, hosts: hosts, threads: 3}
+		return w.usualMachine(headDim).Flops
+	}
+	for name, x := range map[string]struct{ got, want float64 }{
+		"CPUs":            {of(64, cpu, cpu), 150e9},
+		"GPUs":            {of(64, gpu, gpu), 400e12},
+		"one CPU":         {of(64, gpu, cpu), 150e9},
+		"rows for no GPU": {of(4000, gpu, gpu), 150e9},
+	} {
+		if x.got != x.want {
+			t.Errorf("%s: %g FLOP/s, want %g", name, x.got, x.want)
+		}
+	}
+	for machine, want := range map[string]string{"": "zigzag", "--machine=400,50": "contiguous"} {
+		args := append(strings.Fields("bench --ranks 4 --seq 2048 --heads 2/1 --head-dim 32 --mask causal --repeats 1 --output jsonl"), strings.Fields(machine)...)
+		out, code, err := execute(args...)
+		if code != exitOK || !strings.Contains(out, `"layout":"`+want+`"`) {
+			t.Errorf("%q: not %s, exit %d: %v\n%s", machine, want, code, err, out)
+		}
+	}
+}
+
 func TestPlanCompares(t *testing.T) {
 	args := strings.Fields("plan --compare --ranks 4 --ranks-per-node 2 --seq 512 --mask causal --mask full")
 	out, code, err := execute(args...)

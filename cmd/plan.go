@@ -169,7 +169,7 @@ func newPlanReport(job *ring.Job, p *problem, perNode int) (*planReport, error) 
 
 // predict adds the times of both passes on the machine of the flags.
 func (r *planReport) predict(job *ring.Job, p *problem, o *options) error {
-	m, err := o.readMachine()
+	m, err := o.readMachine(usualGPU)
 	if err != nil {
 		return err
 	}
