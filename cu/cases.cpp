@@ -116,6 +116,14 @@ int run_all(const rattn_backend *b, rattn_ctx *ctx, bool quick, int only) {
           if (quick && (tensor + i + mask + dim) % 5) continue;
           run({i, 2, 1, dim, 210, 210, mask, 1 + i, 0, 0, 0, 1, odd[(i + tensor) % 3], tensor});
         }
+  // Rows with scores of -Inf alone weigh nothing, and no Inf of theirs reaches a gradient.
+  for (int dim : {9, 64, 128, 200, 512})
+    for (Mask mask : {FULL, CAUSAL, RAGGED})
+      for (int i = 0; i < 3; i++) {
+        Config c = {i, 2, 1, dim, 210, 210, mask, 1 + i};
+        c.lost = true;
+        run(c);
+      }
   printf("%d cases, %d wrong; greatest error over its bound: f32 %.2f, bf16 %.2f, f16 %.2f\n", run.count,
          run.failures, run.worst[0], run.worst[1], run.worst[2]);
 

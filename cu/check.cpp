@@ -18,7 +18,9 @@ std::string text(const Config &c) {
   char s[256];
   snprintf(s, sizeof s, "%s %d/%d heads D=%d %d rows %d keys %s %d chunks%s%s", DTYPES[c.dtype], c.heads,
            c.kv_heads, c.dim, c.rows, c.keys, MASK_NAMES[c.mask], c.chunks, c.scale != 0 ? " own scale" : "",
-           c.odd != 0 ? (c.odd != c.odd ? " NaN" : " Inf") : "");
+           c.odd != 0 ? (c.odd != c.odd ? " NaN" : " Inf")
+           : c.lost   ? " -Inf scores"
+                      : "");
   return s;
 }
 
@@ -108,6 +110,13 @@ Problem::Problem(const Config &config) : c(config) {
     const int64_t n = c.odd_tensor < 2 ? (int64_t)c.heads * c.dim : (int64_t)c.kv_heads * c.dim;
     for (int token : {100, 173}) x[token * n + c.odd_tensor % n] = c.odd;
   }
+  if (c.lost) {
+    for (size_t i = 0; i < k.size(); i += c.dim) k[i] = 1;
+    for (int token : {100, 173}) {
+      const int64_t at = (int64_t)token * c.heads * c.dim;
+      q[at] = -INFINITY, dout[at] = INFINITY;
+    }
+  }
 }
 
 // Calls f(i) for all i in [0, n) on all processors.
@@ -153,12 +162,15 @@ Results<double> solve(const Problem &p) {
     std::fill(out, out + dim, 0.0), std::fill(dq, dq + dim, 0.0);
     std::vector<double> s(c.keys);
     double top = -INFINITY, sum = 0;
+    bool weighs = false;
     for (int j = p.lo[i]; j < p.hi[i]; j++) {
       s[j] = (double)p.scale * dot(q, &p.k[at(j)], dim);
-      top = fmax(top, s[j]);
+      top = fmax(top, s[j]), weighs |= s[j] != -INFINITY;
     }
+    r.lse[row] = -INFINITY;
+    if (!weighs) return;  // it sees nothing, or scores of -Inf alone
     for (int j = p.lo[i]; j < p.hi[i]; j++) sum += exp(s[j] - top);
-    r.lse[row] = p.lo[i] < p.hi[i] ? top + log(sum) : -INFINITY;
+    r.lse[row] = top + log(sum);
     for (int j = p.lo[i]; j < p.hi[i]; j++) axpy(out, exp(s[j] - r.lse[row]), &p.v[at(j)], dim);
     delta[row] = dot(out, dout, dim);
     for (int j = p.lo[i]; j < p.hi[i]; j++) {
@@ -172,6 +184,7 @@ Results<double> solve(const Problem &p) {
     for (int i = 0; i < c.rows; i++)
       for (int h = kv_head * group; h < (kv_head + 1) * group && p.lo[i] <= j && j < p.hi[i]; h++) {
         const int64_t row = row_of(i, h);
+        if (r.lse[row] == -INFINITY) continue;
         const double *q = &p.q[row * dim], *dout = &p.dout[row * dim];
         const double w = exp((double)p.scale * dot(q, &p.k[at], dim) - r.lse[row]);
         axpy(&r.dk[at], (double)p.scale * w * (dot(dout, &p.v[at], dim) - delta[row]), q, dim);

@@ -23,6 +23,7 @@ struct Config {
   double size = 1;                        // standard deviation of q and k
   double odd = 0;                         // NaN or Inf of two tokens of tensor `odd_tensor`, 0 for none
   int odd_tensor = 0;                     // q, dout, k, v
+  bool lost = false;                      // two rows have scores of -Inf alone, and Inf in dout
 };
 
 std::string text(const Config &c);

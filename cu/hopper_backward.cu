@@ -4,55 +4,25 @@
 #include "hopper.h"
 #include "hopper_backward.cuh"
 #include "hopper_backward_keys.cuh"
+#include "hopper_launch.h"
 #include "small.h"
-#include "tensor_map.h"
 
 namespace rattn {
 
 // The fewest steps of 64 rows of a head that a part of a backward is worth a launch for.
 constexpr int32_t LEAST_STEPS = 256;
 
-// Enqueues a kernel of pairs of blocks. One that follows may start beside the last blocks of
-// the kernel before, which have no use for all multiprocessors.
-template <class P>
-static int32_t enqueue(rattn_ctx *ctx, void (*kernel)(HopperBackward), int64_t pairs, const HopperBackward &a,
-                       bool follows, const char *name) {
-  if (pairs > INT_MAX / 2)
-    return fail(ctx, RATTN_ERR_ARG, "%s: %lld pairs of blocks for %d rows, %d keys, %d/%d heads", name,
-                (long long)pairs, a.call.rows, a.call.tokens, a.call.heads, a.call.kv_heads);
-  const int32_t status =
-      check(ctx,
-            cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 P::SHARED_BYTES),
-            "shared memory");
-  if (status != RATTN_OK) return status;
-  cudaLaunchAttribute overlap;
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  const cudaLaunchConfig_t config = {dim3((unsigned)(2 * pairs)),
-                                     dim3(P::THREADS),
-                                     P::SHARED_BYTES,
-                                     ctx->stream,
-                                     &overlap,
-                                     follows ? 1u : 0u};
-  return check(ctx, cudaLaunchKernelEx(&config, kernel, a), name);
-}
-
 // The maps of a kernel's tensors.
 template <class P>
 static int32_t make_maps(rattn_ctx *ctx, HopperBackward *a) {
   const int32_t dtype = P::T::UNIT == Bf16::UNIT ? RATTN_BF16 : RATTN_F16;
-  const Call *c = &a->call;
-  const TokenMajor q = {c->q, dtype, c->dim, c->heads, c->rows, c->stride, c->q_token};
-  const TokenMajor k = {c->k, dtype, c->dim, c->kv_heads, c->tokens, c->stride, c->kv_token};
-  TokenMajor v = k, dout = q;
-  v.base = c->v, dout.base = c->dout;
-  const TokenMajor &summed = P::KIND == D_V ? dout : P::KIND == D_K ? q : k;
-  a->whole = c->dim % 64 == 0;
-  int32_t status = make_tensor_map(ctx, &a->fixed[0], P::KEYS ? k : q, 1, 64);
-  if (status == RATTN_OK) status = make_tensor_map(ctx, &a->fixed[1], P::KEYS ? v : dout, 1, 64);
-  if (status == RATTN_OK) status = make_tensor_map(ctx, &a->scores[0], P::KEYS ? q : k, 1, 64);
-  if (status == RATTN_OK) status = make_tensor_map(ctx, &a->scores[1], P::KEYS ? dout : v, 1, 64);
+  const Tensors x(dtype, a->call);
+  const TokenMajor &summed = P::KIND == D_V ? x.dout : P::KIND == D_K ? x.q : x.k;
+  a->whole = a->call.dim % 64 == 0;
+  int32_t status = make_tensor_map(ctx, &a->fixed[0], P::KEYS ? x.k : x.q, 1, 64);
+  if (status == RATTN_OK) status = make_tensor_map(ctx, &a->fixed[1], P::KEYS ? x.v : x.dout, 1, 64);
+  if (status == RATTN_OK) status = make_tensor_map(ctx, &a->scores[0], P::KEYS ? x.q : x.k, 1, 64);
+  if (status == RATTN_OK) status = make_tensor_map(ctx, &a->scores[1], P::KEYS ? x.dout : x.v, 1, 64);
   if (status == RATTN_OK) status = make_group_map(ctx, &a->sums, summed, a->whole ? 4 : 1, 16);
   return status;
 }
@@ -63,8 +33,9 @@ static int32_t launch_one(rattn_ctx *ctx, HopperBackward a, bool follows, const 
   const int32_t status = make_maps<P>(ctx, &a);
   if (status != RATTN_OK) return status;
   a.call.tiles = (int32_t)ceil_div(P::KEYS ? a.call.tokens : a.call.rows, P::ROWS);
-  return enqueue<P>(ctx, hopper_backward<P>,
-                    ceil_div(a.call.tiles, 2) * (P::KEYS ? a.call.kv_heads : a.call.heads), a, follows, name);
+  return launch_backward<P>(ctx, hopper_backward<P>,
+                            2 * ceil_div(a.call.tiles, 2) * (P::KEYS ? a.call.kv_heads : a.call.heads), a,
+                            follows, name);
 }
 
 // Each tensor by itself: p and ds are computed for each. The kernel of the smallest blocks last.
@@ -120,11 +91,11 @@ static int32_t launch_parts(rattn_ctx *ctx, HopperBackward a, const Parts &parts
       const int32_t heads = min(parts.kv_heads, a.call.kv_heads - a.first_kv_head);
       a.call.tiles = min(parts.tiles, row_tiles - a.first_tile);
       a.weights = kept + part % 2 * parts.bytes;
-      status = enqueue<Dq>(ctx, hopper_backward<Dq>, ceil_div(a.call.tiles, 2) * heads * group, a, part > 0,
-                           "backward dq");
+      status = launch_backward<Dq>(ctx, hopper_backward<Dq>, 2 * ceil_div(a.call.tiles, 2) * heads * group, a,
+                                   part > 0, "backward dq");
       if (status == RATTN_OK)
-        status = enqueue<Keys>(ctx, key_sums<Keys>, ceil_div(a.call.tokens, 256) * 4 * heads, a, false,
-                               "backward dk, dv");
+        status = launch_backward<Keys>(ctx, key_sums<Keys>, ceil_div(a.call.tokens, 256) * 8 * heads, a,
+                                       false, "backward dk, dv");
     }
   return status;
 }

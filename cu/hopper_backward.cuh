@@ -43,37 +43,22 @@ DEVICE bool clean_half(uint32_t half_slot, int half) {
   return barrier_or(1 + half, 128, odd);
 }
 
-// Adds what clean_half took out of 16 rows of the stream to the rows that see it; as the sums
-// are lost anyway the weights, which are not 0, are left out.
+// Adds what clean_half took out of 16 rows of the stream to the rows that it is paired with.
 template <class P>
 DEVICE void add_odd(const Call &call, const Block<P> &b, const Step<P> &at, int stream_row, int half,
                     int warp, int lane, float (&sums)[2][64]) {
-  using T = typename P::T;
   const int end = min(stream_row + 16, P::KEYS ? call.rows : call.tokens);
 #pragma unroll 1
   for (int k = stream_row; k < end; k++) {
-    bool see[2];
+    bool paired[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      const int row = b.tile + 16 * warp + lane / 4 + 8 * i, query = P::KEYS ? k : row,
-                key = P::KEYS ? row : k;
-      see[i] = query < call.rows && call.lo[query] <= key && key < call.hi[query];
+      const int row = b.tile + 16 * warp + lane / 4 + 8 * i;
+      paired[i] = P::KEYS ? weighs(call, k, at.head, row) : weighs(call, row, b.head, k);
     }
-    const uint16_t *x = summed<P>(call, k, at.head);
-#pragma unroll
-    for (int n = 0; n < 32; n++) {
-      const int column = 256 * half + 8 * n + 2 * (lane % 4);
-      if (column >= call.stride) continue;
-      const uint32_t pair = *(const uint32_t *)(x + column), odd = odd_halves<T>(pair);
-      if (odd == 0) continue;
-      float *to = &sums[n / 16][n % 16 * 4];
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        if (!see[i]) continue;
-        if (odd & 0x8000) to[2 * i] += T::low(pair);
-        if (odd & 0x80000000) to[2 * i + 1] += T::high(pair);
-      }
-    }
+    add_odd_pairs<typename P::T, 32>(summed<P>(call, k, at.head), 256 * half + 2 * (lane % 4), call.stride,
+                                     paired,
+                                     [&](int n, int e) -> float & { return sums[n / 16][n % 16 * 4 + e]; });
   }
 }
 

@@ -201,6 +201,44 @@ DEVICE float weight_exponent(const Call &call) {
   return (float)((int)(__float_as_uint(P::TWO && !P::STORE ? ranges.ds : ranges.p) >> 23) - 127);
 }
 
+// Whether a query row has weights for a key: it sees it, and not all its scores are -Inf.
+DEVICE bool weighs(const Call &call, int row, int head, int key) {
+  return row < call.rows && call.lo[row] <= key && key < call.hi[row] &&
+         call.lse[(int64_t)row * call.heads + head] != -infinity();
+}
+
+// Adds the Inf and NaN of x, a row that was streamed without them, in columns column + 8 n and
+// the next, n < N, below limit, to those of a thread's two rows that are paired with it. As the
+// sums are lost anyway the weights, which are not 0, are left out. sum(n, e) is the sum of the
+// first row (e = 0, 1) or the second (2, 3).
+template <class T, int N, class Sum>
+DEVICE void add_odd_pairs(const uint16_t *x, int column, int limit, const bool (&paired)[2], Sum sum) {
+#pragma unroll
+  for (int n = 0; n < N; n++) {
+    if (column + 8 * n >= limit) continue;
+    const uint32_t pair = *(const uint32_t *)(x + column + 8 * n), odd = odd_halves<T>(pair);
+    if (odd == 0) continue;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      if (!paired[i]) continue;
+      if (odd & 0x8000) sum(n, 2 * i) += T::low(pair);
+      if (odd & 0x80000000) sum(n, 2 * i + 1) += T::high(pair);
+    }
+  }
+}
+
+// Likewise of x (q or dout of a head), 64 query rows from `first` on, to the keys key and key + 8.
+template <class T, int N>
+DEVICE void add_odd_rows(const Call &call, const void *x, int first, int head, int key, int column,
+                         float (&sums)[N]) {
+#pragma unroll 1
+  for (int row = first; row < min(first + 64, call.rows); row++) {
+    const bool paired[2] = {weighs(call, row, head, key), weighs(call, row, head, key + 8)};
+    add_odd_pairs<T, N / 4>((const uint16_t *)x + row * call.q_token + (int64_t)head * call.stride, column,
+                            call.stride, paired, [&](int n, int e) -> float & { return sums[4 * n + e]; });
+  }
+}
+
 // The stationary tile, by one thread.
 template <class P>
 DEVICE void load_fixed(const HopperBackward &a, const Block<P> &b) {

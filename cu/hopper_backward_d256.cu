@@ -4,34 +4,13 @@
 #include "hopper.h"
 #include "hopper_backward_d256.cuh"
 #include "hopper_backward_d256_rows.cuh"
+#include "hopper_launch.h"
 #include "small.h"
-#include "tensor_map.h"
 
 namespace rattn {
 
 // The fewest steps of 64 rows of a head for which dk and dv are worth another reading and writing.
 constexpr int32_t LEAST_STEPS = 32;
-
-// Enqueues a kernel. One that follows may start beside the last blocks of the kernel before.
-template <class P>
-static int32_t enqueue(rattn_ctx *ctx, void (*kernel)(HopperKept), int64_t blocks, const HopperKept &a,
-                       bool follows, const char *name) {
-  if (blocks > INT_MAX)
-    return fail(ctx, RATTN_ERR_ARG, "%s: %lld blocks for %d rows, %d keys, %d/%d heads", name,
-                (long long)blocks, a.call.rows, a.call.tokens, a.call.heads, a.call.kv_heads);
-  const int32_t status =
-      check(ctx,
-            cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 P::SHARED_BYTES),
-            "shared memory");
-  if (status != RATTN_OK) return status;
-  cudaLaunchAttribute overlap;
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  const cudaLaunchConfig_t config = {
-      dim3((unsigned)blocks), dim3(P::THREADS), P::SHARED_BYTES, ctx->stream, &overlap, follows ? 1u : 0u};
-  return check(ctx, cudaLaunchKernelEx(&config, kernel, a), name);
-}
 
 // What a launch is of at most.
 struct Part {
@@ -87,11 +66,12 @@ static int32_t launch_parts(rattn_ctx *ctx, HopperKept a, const Part &most) {
         a.members = min(most.members, a.group - a.first_member);
         a.call.tiles = min(most.tiles, row_tiles - a.first_tile);
         a.ds = kept + part % 2 * most.bytes;
-        status = enqueue<Keys>(ctx, kept_keys<Keys>, (int64_t)key_tiles * a.kv_heads, a, part > 0,
-                               "backward dk, dv");
+        status = launch_backward<Keys>(ctx, kept_keys<Keys>, (int64_t)key_tiles * a.kv_heads, a, part > 0,
+                                       "backward dk, dv");
         if (status == RATTN_OK)
-          status = enqueue<Rows>(ctx, kept_rows<Rows>, ceil_div(a.call.tiles, 2) * a.kv_heads * a.members, a,
-                                 false, "backward dq");
+          status =
+              launch_backward<Rows>(ctx, kept_rows<Rows>, ceil_div(a.call.tiles, 2) * a.kv_heads * a.members,
+                                    a, false, "backward dq");
       }
   return status;
 }
@@ -138,14 +118,11 @@ int32_t hopper_backward_d256(rattn_ctx *ctx, int32_t dtype, const Call &c) {
                  "tile lists");
   if (status == RATTN_OK)
     status = check(ctx, number_rows(ctx->stream, c, (float *)ctx->numbers.p), "lse and delta");
-  const TokenMajor q = {c.q, dtype, c.dim, c.heads, c.rows, c.stride, c.q_token};
-  const TokenMajor k = {c.k, dtype, c.dim, c.kv_heads, c.tokens, c.stride, c.kv_token};
-  TokenMajor v = k, dout = q;
-  v.base = c.v, dout.base = c.dout;
-  if (status == RATTN_OK) status = make_tensor_map(ctx, &a.q, q, 1, 64);
-  if (status == RATTN_OK) status = make_tensor_map(ctx, &a.k, k, 1, 64);
-  if (status == RATTN_OK) status = make_tensor_map(ctx, &a.v, v, 1, 64);
-  if (status == RATTN_OK) status = make_tensor_map(ctx, &a.dout, dout, 1, 64);
+  const Tensors x(dtype, c);
+  if (status == RATTN_OK) status = make_tensor_map(ctx, &a.q, x.q, 1, 64);
+  if (status == RATTN_OK) status = make_tensor_map(ctx, &a.k, x.k, 1, 64);
+  if (status == RATTN_OK) status = make_tensor_map(ctx, &a.v, x.v, 1, 64);
+  if (status == RATTN_OK) status = make_tensor_map(ctx, &a.dout, x.dout, 1, 64);
   if (status != RATTN_OK) return status;
   return dtype == RATTN_BF16 ? launch_dim<Bf16>(ctx, a, most) : launch_dim<F16>(ctx, a, most);
 }

@@ -98,8 +98,8 @@ DEVICE void sum_both(const HopperKept &a, const KeptBlock<P> &b, int which, int 
       wgmma_wait<0>();
       keep(dk), keep(dv);
       const int row = b.row_of(slot), key = tile + 16 * warp + lane / 4, head = b.head_of(slot);
-      add_odd_rows<T>(call, call.dout, row, head, key, lane, dv);
-      add_odd_rows<T>(call, call.q, row, head, key, lane, dk);
+      add_odd_rows<T>(call, call.dout, row, head, key, 2 * (lane % 4), dv);
+      add_odd_rows<T>(call, call.q, row, head, key, 2 * (lane % 4), dk);
     }
     turn.next();
     score(left > 1);

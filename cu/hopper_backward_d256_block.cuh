@@ -236,32 +236,6 @@ DEVICE bool clean_stage(const KeptBlock<P> &b, uint32_t stage, int which, int wa
   return x.x | x.y | x.z | x.w | y.x | y.y | y.z | y.w;
 }
 
-// Adds what clean_stage took out of x (q or dout) to a thread's keys, key and key + 8, where
-// rows see them and have weights; as the sums are lost anyway the weights are left out.
-template <class T, int N>
-DEVICE void add_odd_rows(const Call &call, const void *x, int first, int head, int key, int lane,
-                         float (&sums)[N]) {
-#pragma unroll 1
-  for (int row = first; row < min(first + 64, call.rows); row++) {
-    if (call.lse[(int64_t)row * call.heads + head] == -infinity()) continue;
-    const int lo = call.lo[row], hi = call.hi[row];
-    const uint16_t *from = (const uint16_t *)x + row * call.q_token + (int64_t)head * call.stride;
-#pragma unroll
-    for (int n = 0; n < N / 4; n++) {
-      const int column = 8 * n + 2 * (lane % 4);
-      if (column >= call.stride) continue;
-      const uint32_t pair = *(const uint32_t *)(from + column), odd = odd_halves<T>(pair);
-      if (odd == 0) continue;
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        if (key + 8 * i < lo || key + 8 * i >= hi) continue;
-        if (odd & 0x8000) sums[4 * n + 2 * i] += T::low(pair);
-        if (odd & 0x80000000) sums[4 * n + 2 * i + 1] += T::high(pair);
-      }
-    }
-  }
-}
-
 // Adds a warpgroup's sums to dk (value = 0) or dv (1) of its keys.
 template <class P>
 DEVICE void store_keys(const Call &call, const KeptBlock<P> &b, int key, int value, int lane,

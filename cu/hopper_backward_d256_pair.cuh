@@ -74,7 +74,7 @@ DEVICE void sum_values(const HopperKept &a, const KeptBlock<P> &b, int warp, int
     wgmma_wait<0>();
     keep(dv);
     mbarrier_arrive_warp(b.dout_empty(slot), lane);
-    if (odd) add_odd_rows<T>(call, call.dout, row, head, b.tile + 16 * warp + lane / 4, lane, dv);
+    if (odd) add_odd_rows<T>(call, call.dout, row, head, b.tile + 16 * warp + lane / 4, 2 * (lane % 4), dv);
   }
   store_keys<P>(call, b, b.tile + 16 * warp + lane / 4, 1, lane, dv);
 }
@@ -148,7 +148,7 @@ DEVICE void sum_keys(const HopperKept &a, const KeptBlock<P> &b, int warp, int l
     wgmma_wait<0>();
     keep(dk);
     mbarrier_arrive_warp(b.q_empty(slot), lane);
-    if (odd) add_odd_rows<T>(call, call.q, row, head, b.tile + 16 * warp + lane / 4, lane, dk);
+    if (odd) add_odd_rows<T>(call, call.q, row, head, b.tile + 16 * warp + lane / 4, 2 * (lane % 4), dk);
   }
   if (lane == 0) bulk_wait();
   store_keys<P>(call, b, b.tile + 16 * warp + lane / 4, 0, lane, dk);

@@ -90,33 +90,16 @@ DEVICE bool clean_keys(uint32_t keys, int which) {
   return barrier_or(1, 256, odd);
 }
 
-// Adds what clean_keys took out to a thread's rows, row and row + 8, where they see it.
+// Adds what clean_keys took out of 64 keys from `first` on to a thread's rows, row and row + 8.
 template <class T, int N>
 DEVICE void add_odd_keys(const Call &call, int first, int kv_head, int head, int row, int lane,
                          float (&sums)[N]) {
-  int lo[2], hi[2];
-#pragma unroll
-  for (int i = 0; i < 2; i++) {
-    const int r = row + 8 * i;
-    const bool there = r < call.rows && call.lse[(int64_t)r * call.heads + head] != -infinity();
-    lo[i] = there ? call.lo[r] : 0, hi[i] = there ? call.hi[r] : 0;
-  }
 #pragma unroll 1
   for (int key = first; key < min(first + 64, call.tokens); key++) {
-    const uint16_t *from = (const uint16_t *)call.k + key * call.kv_token + (int64_t)kv_head * call.stride;
-#pragma unroll
-    for (int n = 0; n < N / 4; n++) {
-      const int column = 8 * n + 2 * (lane % 4);
-      if (column >= call.stride) continue;
-      const uint32_t pair = *(const uint32_t *)(from + column), odd = odd_halves<T>(pair);
-      if (odd == 0) continue;
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        if (key < lo[i] || key >= hi[i]) continue;
-        if (odd & 0x8000) sums[4 * n + 2 * i] += T::low(pair);
-        if (odd & 0x80000000) sums[4 * n + 2 * i + 1] += T::high(pair);
-      }
-    }
+    const bool paired[2] = {weighs(call, row, head, key), weighs(call, row + 8, head, key)};
+    add_odd_pairs<T, N / 4>((const uint16_t *)call.k + key * call.kv_token + (int64_t)kv_head * call.stride,
+                            2 * (lane % 4), call.stride, paired,
+                            [&](int n, int e) -> float & { return sums[4 * n + e]; });
   }
 }
 

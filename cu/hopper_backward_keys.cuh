@@ -109,33 +109,6 @@ DEVICE bool clean_stage(uint32_t half_stage) {
   return barrier_or(1, 256, odd);
 }
 
-// Adds what clean_stage took out to the keys whose rows see them; as the sums are lost anyway
-// the weights, which are not 0, are left out.
-template <class P>
-DEVICE void add_odd_rows(const Call &call, const KeyBlock<P> &b, int tile, int head, int key, int lane,
-                         float (&sums)[128]) {
-  using T = typename P::T;
-#pragma unroll 1
-  for (int row = 64 * tile; row < min(64 * tile + 64, call.rows); row++) {
-    const int lo = call.lo[row], hi = call.hi[row];
-    const uint16_t *x =
-        (const uint16_t *)(b.value ? call.dout : call.q) + row * call.q_token + (int64_t)head * call.stride;
-#pragma unroll
-    for (int n = 0; n < 32; n++) {
-      const int column = 256 * b.half + 8 * n + 2 * (lane % 4);
-      if (column >= call.stride) continue;
-      const uint32_t pair = *(const uint32_t *)(x + column), odd = odd_halves<T>(pair);
-      if (odd == 0) continue;
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        if (key + 8 * i < lo || key + 8 * i >= hi) continue;
-        if (odd & 0x8000) sums[4 * n + 2 * i] += T::low(pair);
-        if (odd & 0x80000000) sums[4 * n + 2 * i + 1] += T::high(pair);
-      }
-    }
-  }
-}
-
 // A warpgroup's 64 keys by 256 dims.
 template <class P>
 DEVICE void sum_keys(const HopperBackward &a, const KeyBlock<P> &b, int which, int warp, int lane) {
@@ -167,7 +140,9 @@ DEVICE void sum_keys(const HopperBackward &a, const KeyBlock<P> &b, int which, i
         keep(sums);
       }
       release(b.empty(turn.slot), lane);
-      if (odd && there) add_odd_rows(call, b, tile, b.first + head, key, lane, sums);
+      if (odd && there)
+        add_odd_rows<T>(call, b.value ? call.dout : call.q, 64 * tile, b.first + head, key,
+                        256 * b.half + 2 * (lane % 4), sums);
     }
   }
 

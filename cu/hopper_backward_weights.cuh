@@ -211,9 +211,14 @@ DEVICE void weigh(const HopperBackward &a, const Block<P> &b, int warp, int lane
         for (int e = 0; e < 4; e++) {
           const float x =
               P::KIND == D_Q ? delta[e / 2] : columns[(2 * i + e % 2) % (P::KIND == D_K ? 16 : 1)];
-          p[4 * i + e] *=
-              P::STORE && T::UNIT == F16::UNIT ? fmaf(ds[4 * i + e], factor, -x) : ds[4 * i + e] - x;
+          float &w = ds[4 * i + e];
+          w = P::STORE && T::UNIT == F16::UNIT ? fmaf(w, factor, -x) : w - x;
         }
+      if (!all)  // dp and delta of rows that weigh nothing may be NaN
+#pragma unroll
+        for (int i = 0; i < 32; i++) ds[i] = p[i] == 0 ? 0 : ds[i];
+#pragma unroll
+      for (int i = 0; i < 32; i++) p[i] *= ds[i];
     }
     if (!all) bounds.hide(b.tile, row, warp, lane, p);
 

@@ -2,7 +2,7 @@
 #include "hopper.h"
 #include "hopper_forward_scores.cuh"
 #include "hopper_forward_values.cuh"
-#include "tensor_map.h"
+#include "hopper_launch.h"
 
 namespace rattn {
 
@@ -62,57 +62,48 @@ bool has_hopper_forward(const rattn_ctx *ctx, const rattn_shape *s, int64_t toke
          s->head_dim <= 512 && tokens > 0 && (int32_t)SHARED_BYTES <= ctx->shared_bytes;
 }
 
-int32_t hopper_forward(rattn_ctx *ctx, int32_t dtype, Call c) {
-  Params p = {};
-  p.group = c.heads / c.kv_heads;
-  while (p.pack_bits < 6 && p.group % (2 << p.pack_bits) == 0) p.pack_bits++;
-  const int32_t tokens = ROWS >> p.pack_bits;
-  p.pairs = (int32_t)((c.rows + 2 * (int64_t)tokens - 1) / (2 * tokens));
-  c.tiles = 2 * p.pairs;
-  const int64_t units = (int64_t)p.pairs * (c.heads >> p.pack_bits);
-  if (units > INT_MAX - 2048)
-    return fail(ctx, RATTN_ERR_ARG, "forward: %lld pairs of tiles for %d rows of %d heads", (long long)units,
-                c.rows, c.heads);
-  p.units = (int32_t)units;
-
+int32_t prepare_forward(rattn_ctx *ctx, int32_t dtype, const Call &c, const Packing &packing, int32_t keys,
+                        ForwardParts *parts) {
   const int64_t seen_bytes = c.tiles * (int64_t)sizeof(Seen);
   int32_t status = reserve(ctx, &ctx->lists, seen_bytes + 16, "tile lists");
   if (status != RATTN_OK) return status;
   Seen *seen = (Seen *)ctx->lists.p;
-  c.seen = seen;
-  p.next = (int32_t *)((char *)ctx->lists.p + seen_bytes);
-  p.call = c;
-  status = check(
-      ctx,
-      see_rows(ctx->stream, c.lo, c.hi, c.rows, c.tokens, tokens, false, seen, c.tiles, ctx->fault_on_device),
-      "tile lists");
-  if (status == RATTN_OK) status = check(ctx, cudaMemsetAsync(p.next, 0, 4, ctx->stream), "tile lists");
+  parts->seen = seen, parts->next = (int32_t *)((char *)ctx->lists.p + seen_bytes);
+  status = check(ctx,
+                 see_rows(ctx->stream, c.lo, c.hi, c.rows, c.tokens, packing.tokens, false, seen, c.tiles,
+                          ctx->fault_on_device),
+                 "tile lists");
+  if (status == RATTN_OK) status = check(ctx, cudaMemsetAsync(parts->next, 0, 4, ctx->stream), "tile lists");
+  const Tensors x(dtype, c);
+  if (status == RATTN_OK) status = make_tensor_map(ctx, &parts->q, x.q, 1 << packing.bits, packing.tokens);
+  if (status == RATTN_OK) status = make_tensor_map(ctx, &parts->k, x.k, 1, keys);
+  if (status == RATTN_OK) status = make_tensor_map(ctx, &parts->v, x.v, 1, keys);
+  return status;
+}
 
-  CUtensorMap q, k, v;
-  if (status == RATTN_OK)
-    status = make_tensor_map(ctx, &q, {c.q, dtype, c.dim, c.heads, c.rows, c.stride, c.q_token},
-                             1 << p.pack_bits, tokens);
-  if (status == RATTN_OK)
-    status =
-        make_tensor_map(ctx, &k, {c.k, dtype, c.dim, c.kv_heads, c.tokens, c.stride, c.kv_token}, 1, KEYS);
-  if (status == RATTN_OK)
-    status =
-        make_tensor_map(ctx, &v, {c.v, dtype, c.dim, c.kv_heads, c.tokens, c.stride, c.kv_token}, 1, KEYS);
+int32_t hopper_forward(rattn_ctx *ctx, int32_t dtype, Call c) {
+  const Packing packing(c, ROWS);
+  Params p = {};
+  p.group = packing.group, p.pack_bits = packing.bits;
+  p.pairs = (int32_t)ceil_div(c.rows, 2 * packing.tokens);
+  c.tiles = 2 * p.pairs;
+  const int64_t units = (int64_t)p.pairs * (c.heads >> packing.bits);
+  if (units > INT_MAX - 2048)
+    return fail(ctx, RATTN_ERR_ARG, "forward: %lld pairs of tiles for %d rows of %d heads", (long long)units,
+                c.rows, c.heads);
+  p.units = (int32_t)units;
+  ForwardParts parts;
+  const int32_t status = prepare_forward(ctx, dtype, c, packing, KEYS, &parts);
   if (status != RATTN_OK) return status;
+  c.seen = parts.seen, p.next = parts.next, p.call = c;
 
-  const auto kernel = dtype == RATTN_BF16 ? hopper_forward_kernel<Bf16> : hopper_forward_kernel<F16>;
-  status = check(
-      ctx,
-      cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES),
-      "shared memory");
-  if (status != RATTN_OK) return status;
   cudaLaunchAttribute cluster;
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim.x = 2, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
   const int32_t clusters = p.units < ctx->processors / 2 ? p.units : ctx->processors / 2;
-  const cudaLaunchConfig_t config = {
-      dim3(2 * clusters), dim3(128 * WARPGROUPS), SHARED_BYTES, ctx->stream, &cluster, 1};
-  return check(ctx, cudaLaunchKernelEx(&config, kernel, p, q, k, v), "forward");
+  const auto kernel = dtype == RATTN_BF16 ? hopper_forward_kernel<Bf16> : hopper_forward_kernel<F16>;
+  return launch(ctx, kernel, 2 * clusters, 128 * WARPGROUPS, SHARED_BYTES, &cluster, "forward", p, parts.q,
+                parts.k, parts.v);
 }
 
 }  // namespace rattn

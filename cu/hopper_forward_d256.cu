@@ -1,7 +1,7 @@
 // hopper_forward_d256.cu: the kernels of hopper_forward_d256.cuh, and how they are enqueued.
 #include "hopper.h"
 #include "hopper_forward_d256_rows.cuh"
-#include "tensor_map.h"
+#include "hopper_launch.h"
 
 namespace rattn {
 
@@ -41,63 +41,33 @@ __global__ void __launch_bounds__(S::THREADS, 1)
 }
 
 template <class S>
-int32_t launch(rattn_ctx *ctx, int32_t dtype, Call c) {
+int32_t launch_shape(rattn_ctx *ctx, int32_t dtype, Call c) {
+  const Packing packing(c, S::ROWS);
   Params p = {};
-  p.group = c.heads / c.kv_heads;
-  while (p.pack_bits < 6 && p.group % (2 << p.pack_bits) == 0) p.pack_bits++;
-  const int32_t tokens = S::ROWS >> p.pack_bits;
-  p.blocks = c.heads >> p.pack_bits;
-  c.tiles = (c.rows + tokens - 1) / tokens;
+  p.group = packing.group, p.pack_bits = packing.bits;
+  p.blocks = c.heads >> packing.bits;
+  c.tiles = (int32_t)ceil_div(c.rows, packing.tokens);
   if ((int64_t)c.tiles * p.blocks > INT_MAX / 2)
     return fail(ctx, RATTN_ERR_ARG, "forward: %lld tiles for %d rows of %d heads",
                 (long long)c.tiles * p.blocks, c.rows, c.heads);
   p.units = c.tiles * p.blocks;
   const int64_t block_bytes = c.tokens * (int64_t)c.dim * 4, l2_bytes = 32 << 20;
   p.section = (int32_t)min((int64_t)p.blocks, max((int64_t)1, l2_bytes / block_bytes));
-
-  const int64_t seen_bytes = c.tiles * (int64_t)sizeof(Seen);
-  int32_t status = reserve(ctx, &ctx->lists, seen_bytes + 16, "tile lists");
+  ForwardParts parts;
+  const int32_t status = prepare_forward(ctx, dtype, c, packing, S::KEYS, &parts);
   if (status != RATTN_OK) return status;
-  Seen *seen = (Seen *)ctx->lists.p;
-  c.seen = seen;
-  p.next = (int32_t *)((char *)ctx->lists.p + seen_bytes);
-  p.call = c;
-  status = check(
-      ctx,
-      see_rows(ctx->stream, c.lo, c.hi, c.rows, c.tokens, tokens, false, seen, c.tiles, ctx->fault_on_device),
-      "tile lists");
-  if (status == RATTN_OK) status = check(ctx, cudaMemsetAsync(p.next, 0, 4, ctx->stream), "tile lists");
-
-  CUtensorMap q, k, v;
-  if (status == RATTN_OK)
-    status = make_tensor_map(ctx, &q, {c.q, dtype, c.dim, c.heads, c.rows, c.stride, c.q_token},
-                             1 << p.pack_bits, tokens);
-  if (status == RATTN_OK)
-    status =
-        make_tensor_map(ctx, &k, {c.k, dtype, c.dim, c.kv_heads, c.tokens, c.stride, c.kv_token}, 1, S::KEYS);
-  if (status == RATTN_OK)
-    status =
-        make_tensor_map(ctx, &v, {c.v, dtype, c.dim, c.kv_heads, c.tokens, c.stride, c.kv_token}, 1, S::KEYS);
-  if (status != RATTN_OK) return status;
-
-  const auto kernel = hopper_forward_d256_kernel<S>;
-  status = check(ctx,
-                 cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      S::SHARED_BYTES),
-                 "shared memory");
-  if (status != RATTN_OK) return status;
-  const cudaLaunchConfig_t config = {
-      dim3(min(p.units, ctx->processors)), dim3(S::THREADS), S::SHARED_BYTES, ctx->stream, nullptr, 0};
-  return check(ctx, cudaLaunchKernelEx(&config, kernel, p, q, k, v), "forward");
+  c.seen = parts.seen, p.next = parts.next, p.call = c;
+  return launch(ctx, hopper_forward_d256_kernel<S>, min(p.units, ctx->processors), S::THREADS,
+                S::SHARED_BYTES, nullptr, "forward", p, parts.q, parts.k, parts.v);
 }
 
 template <class T>
 int32_t launch_any(rattn_ctx *ctx, int32_t dtype, const Call &c) {
-  if (c.dim <= 64) return launch<Shape<T, 64, 3, 128>>(ctx, dtype, c);
-  if (c.dim <= 96) return launch<Shape<T, 96, 2, 128>>(ctx, dtype, c);
-  if (c.dim <= 128) return launch<Shape<T, 128, 2, 128>>(ctx, dtype, c);
-  if (c.dim <= 192) return launch<Shape<T, 192, 2, 96>>(ctx, dtype, c);
-  return launch<Shape<T, 256, 2, 64>>(ctx, dtype, c);
+  if (c.dim <= 64) return launch_shape<Shape<T, 64, 3, 128>>(ctx, dtype, c);
+  if (c.dim <= 96) return launch_shape<Shape<T, 96, 2, 128>>(ctx, dtype, c);
+  if (c.dim <= 128) return launch_shape<Shape<T, 128, 2, 128>>(ctx, dtype, c);
+  if (c.dim <= 192) return launch_shape<Shape<T, 192, 2, 96>>(ctx, dtype, c);
+  return launch_shape<Shape<T, 256, 2, 64>>(ctx, dtype, c);
 }
 
 }  // namespace
