@@ -350,22 +350,24 @@ func testNotANumber(t *testing.T, b ring.Backend) {
 			}
 		}
 
-		p := newProblem(config)
-		for i := range p.q {
-			p.q[i] = math.Inf(1)
-		}
-		for i := range p.k {
-			p.k[i] = -1
-		}
-		got := p.run(t, b, p.order(0))
-		for _, x := range slices.Concat(got.out, got.dq, got.dk, got.dv) {
-			if x != 0 {
-				t.Errorf("%v: scores of -Inf alone give %v, want 0", dtype, x)
-				break
+		for _, config.dim = range []int{8, 96, 512} {
+			p := newProblem(config)
+			for i := range p.q {
+				p.q[i], p.dout[i] = math.Inf(1), math.Inf(1)
 			}
-		}
-		if x := float64(got.lse[0]); !math.IsInf(x, -1) {
-			t.Errorf("%v: scores of -Inf alone give lse %v", dtype, x)
+			for i := range p.k {
+				p.k[i] = -1
+			}
+			got := p.run(t, b, p.order(0))
+			for _, x := range slices.Concat(got.out, got.dq, got.dk, got.dv) {
+				if x != 0 {
+					t.Errorf("%v, head_dim %d: scores of -Inf alone give %v, want 0", dtype, config.dim, x)
+					break
+				}
+			}
+			if x := float64(got.lse[0]); !math.IsInf(x, -1) {
+				t.Errorf("%v, head_dim %d: scores of -Inf alone give lse %v", dtype, config.dim, x)
+			}
 		}
 	}
 }
