@@ -33,18 +33,19 @@ func newAttention(ctx context.Context, w *world, p *problem) (*attention, error)
 		return nil, err
 	}
 	a := &attention{problem: p, world: w, job: job}
-	if a.gpu, err = w.gpuFor(p.shape); err != nil {
-		return nil, err
+	var claims []claim
+	if a.gpu, err = w.gpuFor(p.shape); err == nil {
+		claims, err = a.claims()
 	}
-	claims, err := a.claims()
-	if err != nil {
+	if err = w.agreed(ctx, err); err != nil {
 		return nil, err
 	}
 	if err := a.fits(ctx, claims); err != nil {
 		return nil, err
 	}
 	a.need = claims[len(claims)-1].Bytes
-	if a.backend, err = w.openBackend(a.gpu); err != nil {
+	a.backend, err = w.openBackend(a.gpu)
+	if err = w.agreed(ctx, err); err != nil {
 		return nil, err
 	}
 	if err := a.bind(ctx); err != nil {

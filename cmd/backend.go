@@ -3,9 +3,7 @@ package cmd
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
-	"strconv"
 
 	"ringattn/gpu"
 	"ringattn/kernels"
@@ -133,7 +131,7 @@ func (w *world) openBackend(gpu *kernels.CUDADevice) (ring.Backend, error) {
 	case w.options.backend == "ref":
 		b = kernels.Reference()
 	default:
-		if b, err = kernels.CPU(w.threads, os.Getenv("RINGATTN_TEST_ISA")); err == nil {
+		if b, err = kernels.CPU(w.threads, testISA()); err == nil {
 			b, err = standIn(b, w.Rank())
 		}
 	}
@@ -165,11 +163,9 @@ func (a *attention) claims() ([]claim, error) {
 	positions := 4 * int64(a.batch) * int64(a.job.Batch.Layout.RankTokens(w.Rank()))
 	layer := a.job.Memory(w.Rank(), a.shape, a.backward)
 	node := claim{"node " + w.host.Host, positions, w.host.FreeBytes}
-	if text := os.Getenv("RINGATTN_TEST_FREE_BYTES"); text != "" {
-		free, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return nil, environmentError("RINGATTN_TEST_FREE_BYTES is %q, want a number", text)
-		}
+	if free, set, err := testBytes("RINGATTN_TEST_FREE_BYTES"); err != nil {
+		return nil, err
+	} else if set {
 		node.Free = free
 	}
 	if gpu == nil {
@@ -205,11 +201,21 @@ func (a *attention) fits(ctx context.Context, mine []claim) error {
 	if err != nil {
 		return err
 	}
-	return refuse(a.world.Rank(), claims)
+	return known(refuse(claims))
 }
 
-// refuse finds memory that a rank and those it shares it with want more of than is free.
-func refuse(rank int, claims [][]claim) error {
+// refuse finds the first rank that, with those it shares a memory with, wants more of it than
+// is free.
+func refuse(claims [][]claim) error {
+	for rank := range claims {
+		if err := refuseRank(rank, claims); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func refuseRank(rank int, claims [][]claim) error {
 	for _, mine := range claims[rank] {
 		var together int64
 		ranks := 0

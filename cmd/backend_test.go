@@ -63,15 +63,15 @@ func TestRefusedMemory(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		claims [][]claim
-		want   string // of rank 0; "": it fits
+		want   string // "": it fits
 	}{
 		{"a GPU each", [][]claim{{node(400), gpu("1", 90)}, {node(400), gpu("2", 90)}}, ""},
 		{"one GPU", [][]claim{{node(400), gpu("1", 40)}, {node(400), gpu("1", 70)}}, "rank 0 needs 40 B, 2 ranks of GPU 1 of node a together 110 B, free are 100 B"},
 		{"the node", [][]claim{{node(600), gpu("1", 90)}, {node(600)}}, "rank 0 needs 600 B, 2 ranks of node a together 1.2 KiB, free are 1000 B"},
-		{"others' memory", [][]claim{{node(10)}, {{"node b", 5000, 100}}}, ""},
+		{"others' memory", [][]claim{{node(10)}, {{"node b", 5000, 100}}}, "rank 1 needs 4.9 KiB, 1 rank of node b together 4.9 KiB, free are 100 B"},
 		{"not known", [][]claim{{{"node a", 1 << 40, 0}}}, ""},
 	} {
-		err := refuse(0, c.claims)
+		err := refuse(c.claims)
 		switch {
 		case c.want == "" && err != nil:
 			t.Errorf("%s: %v", c.name, err)

@@ -74,9 +74,9 @@ run (not known of a GPU).`,
 	f.StringVar(&b.ranksSweep, "ranks-sweep", "", "numbers of ranks to measure on, one after another, as in --ranks-sweep=1,2,4; alone: 1, 2, 4 .. all. "+
 		"The first ranks are taken, the others sleep")
 	f.Lookup("ranks-sweep").NoOptDefVal = doubling
-	f.StringVar(&b.out, "out", "", "file, not there yet unless with --resume, that gets the JSON Lines of each point when it is done; a signal ends the sweep after the point at hand")
+	f.StringVar(&b.out, "out", "", "file, not there yet unless with --resume, that gets the JSON Lines of each point when it is done; a signal ends the sweep after the shape at hand")
 	f.BoolVar(&b.resume, "resume", false, "go on with the file of --out: points of this build, shape, world and setting that it has are left out")
-	f.StringVar(&b.shard, "shard", "", "I/N: of the steps of the sweep (a shape on so many ranks) only each N-th, from the I-th of 0 to N-1 on, for job arrays")
+	f.StringVar(&b.shard, "shard", "", "I/N: of the shapes of the sweep, counted once for each number of ranks, only each N-th, from the I-th of 0 to N-1 on, for job arrays")
 	f.StringArrayVar(&b.expect, "expect", nil, "PASS.FIGURE>=NUMBER, or <=, of numbers in a result of --output jsonl, such as forward.tflops_per_rank>=0.5: exit 1 where a result of this run misses it")
 	o.override = map[string]string{}
 	o.addLayout(f, "run N ranks inside this process, without MPI")
@@ -188,10 +188,10 @@ func (w *world) bench(ctx context.Context, b *benchOptions, shapes []cases.Shape
 		}
 	}
 	r := benchReport{whole: w, options: b}
-	if err := r.open(ctx); err != nil {
+	if r.traced, err = w.startTrace(ctx); err != nil { // before --out makes a file
 		return err
 	}
-	if r.traced, err = w.startTrace(ctx); err != nil {
+	if err := r.open(ctx); err != nil {
 		return err
 	}
 	places := b.places(counts, shapes)
@@ -246,7 +246,7 @@ func (r *benchReport) shape(ctx context.Context, shape *cases.Shape) error {
 	}
 	closed, err := cases.Classes(*shape)
 	if err != nil {
-		return withCode(exitUsage, err)
+		return known(withCode(exitUsage, err))
 	}
 	p := valuedProblem(&closed.Shape, closed)
 	p.backward = slices.Contains(passes, ring.Backward)

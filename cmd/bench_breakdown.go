@@ -12,29 +12,29 @@ import (
 	"ringattn/ring"
 )
 
-// newBreakdown says where the time of a step, which is the slowest rank's, went on each rank:
-// a rank that is done sooner waits for the slowest. docs/METRICS.md has the sections.
+// newBreakdown says where the time of a pass, which is the slowest rank's, went on each rank:
+// a rank that is done sooner waits for the slowest. docs/METRICS.md has the entries.
 func newBreakdown(ranks []benchRank) *report.Breakdown {
 	n := len(ranks[0].Stats)
-	sections := make([][]float64, len(report.Sections)) // by rank, seconds, means over repeats
-	for i := range sections {
-		sections[i] = make([]float64, len(ranks))
+	entries := make([][]float64, len(report.Entries)) // by rank, seconds, means over repeats
+	for i := range entries {
+		entries[i] = make([]float64, len(ranks))
 	}
 	for i := range n {
-		var step time.Duration
+		var whole time.Duration
 		for _, x := range ranks {
-			step = max(step, x.Stats[i].Wall)
+			whole = max(whole, x.Stats[i].Wall)
 		}
 		for r, x := range ranks {
 			s := &x.Stats[i]
-			for k, d := range []time.Duration{s.Kernel, s.Exposed - s.Staging, s.Staging, step - s.Wall, s.Wall - s.Kernel - s.Exposed} {
-				sections[k][r] += d.Seconds() / float64(n)
+			for k, d := range []time.Duration{s.Kernel, s.Exposed - s.Staging, s.Staging, whole - s.Wall, s.Wall - s.Kernel - s.Exposed} {
+				entries[k][r] += d.Seconds() / float64(n)
 			}
 		}
 	}
 	b := new(report.Breakdown)
 	for k, to := range b.List() {
-		*to = report.NewSpread(sections[k])
+		*to = report.NewSpread(entries[k])
 	}
 	return b
 }
@@ -49,7 +49,7 @@ func achieved(hidden, exposed time.Duration) *float64 {
 	return &x
 }
 
-// addOverlap fills in what kernels hid, of a step and of each round of it.
+// addOverlap fills in what kernels hid, of a pass and of each round of it.
 func addOverlap(result *report.Result, ranks []benchRank) {
 	var all ring.RoundStats
 	var rounds []ring.RoundStats
@@ -88,15 +88,15 @@ func printBreakdowns(out io.Writer, results []resultRecord) error {
 	if !slices.ContainsFunc(results, func(x resultRecord) bool { return x.Breakdown != nil }) {
 		return nil
 	}
-	fmt.Fprintf(out, "\n# where the time of a step goes: ms, over ranks, means over repeats; sync: done, and waiting for the slowest rank\n")
+	fmt.Fprintf(out, "\n# where the time of a pass goes: ms, over ranks, means over repeats; sync: done, and waiting for the slowest rank\n")
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "mask\tS\tpass\tsection\tmin\tmean\tmax\tmax/mean\t%%step\t\n")
+	fmt.Fprintf(t, "mask\tS\tpass\twhere\tmin\tmean\tmax\tmax/mean\t%%pass\t\n")
 	for i := range results {
 		x := &results[i]
 		if x.Breakdown == nil {
 			continue
 		}
-		whole := x.Breakdown.Step()
+		whole := x.Breakdown.Whole()
 		for k, s := range x.Breakdown.List() {
 			where := fmt.Sprintf("%s\t%d\t%s", x.Mask, x.Seq, x.Pass)
 			if k > 0 {
@@ -106,7 +106,7 @@ func printBreakdowns(out io.Writer, results []resultRecord) error {
 			if s.Imbalance != nil {
 				uneven = fmt.Sprintf("%.3f", *s.Imbalance)
 			}
-			fmt.Fprintf(t, "%s\t%s\t%.2f\t%.2f\t%.2f\t%s\t%.1f\t\n", where, report.Sections[k], s.Min*1e3, s.Mean*1e3, s.Max*1e3, uneven, 100*s.Mean/whole)
+			fmt.Fprintf(t, "%s\t%s\t%.2f\t%.2f\t%.2f\t%s\t%.1f\t\n", where, report.Entries[k], s.Min*1e3, s.Mean*1e3, s.Max*1e3, uneven, 100*s.Mean/whole)
 		}
 	}
 	return t.Flush()
@@ -115,7 +115,7 @@ func printBreakdowns(out io.Writer, results []resultRecord) error {
 // csvBreakdown names the columns of csvBreakdownOf.
 func csvBreakdown() []string {
 	columns := []string{"overlap"}
-	for _, name := range report.Sections {
+	for _, name := range report.Entries {
 		name = strings.ReplaceAll(name, " ", "_")
 		columns = append(columns, name+"_min_s", name+"_mean_s", name+"_max_s", name+"_imbalance")
 	}
@@ -132,7 +132,7 @@ func csvBreakdownOf(x *report.Result, number func(float64) string) []string {
 	}
 	fields := []string{optional(x.Overlap)}
 	if x.Breakdown == nil {
-		return append(fields, make([]string, 4*len(report.Sections))...)
+		return append(fields, make([]string, 4*len(report.Entries))...)
 	}
 	for _, s := range x.Breakdown.List() {
 		fields = append(fields, number(s.Min), number(s.Mean), number(s.Max), optional(s.Imbalance))

@@ -43,15 +43,15 @@ func TestBreakdown(t *testing.T) {
 	for k, g := range got.List() {
 		w := want.List()[k]
 		if !close(g.Min, w.Min) || !close(g.Mean, w.Mean) || !close(g.Max, w.Max) || !close(*g.Imbalance, *w.Imbalance) {
-			t.Errorf("%s: %+v (%g), want %+v (%g)", report.Sections[k], *g, *g.Imbalance, *w, *w.Imbalance)
+			t.Errorf("%s: %+v (%g), want %+v (%g)", report.Entries[k], *g, *g.Imbalance, *w, *w.Imbalance)
 		}
 	}
-	if !close(got.Step(), 0.017) { // means of 14 and 20
-		t.Errorf("a step of %g s, want 0.017", got.Step())
+	if !close(got.Whole(), 0.017) { // means of 14 and 20
+		t.Errorf("a pass of %g s, want 0.017", got.Whole())
 	}
 }
 
-// What is hidden is counted over all ranks, of a step and of each round; a round without messages
+// What is hidden is counted over all ranks, of a pass and of each round; a round without messages
 // has no overlap.
 func TestOverlap(t *testing.T) {
 	round := func(hidden, exposed time.Duration) ring.RoundStats {
@@ -78,12 +78,12 @@ func TestBreakdownOfBench(t *testing.T) {
 	if code != exitOK {
 		t.Fatalf("exit %d: %v", code, err)
 	}
-	steps := map[string]float64{} // by pass: the mean of the slowest ranks
+	passes := map[string]float64{} // by pass: the mean of the slowest ranks
 	results := 0
 	for line := range strings.Lines(out) {
 		var s sampleRecord
 		if err := json.Unmarshal([]byte(line), &s); err == nil && s.Type == "sample" {
-			steps[s.Pass] += s.slowest() / 3
+			passes[s.Pass] += s.slowest() / 3
 			continue
 		}
 		var r resultRecord
@@ -93,16 +93,16 @@ func TestBreakdownOfBench(t *testing.T) {
 		results++
 		b := r.Breakdown
 		close := func(what string, a, b float64) {
-			if math.Abs(a-b) > 1e-9*steps[r.Pass] {
+			if math.Abs(a-b) > 1e-9*passes[r.Pass] {
 				t.Errorf("%s: %s: %g, want %g: %s", r.Pass, what, a, b, line)
 			}
 		}
-		close("step", b.Step(), steps[r.Pass])
+		close("pass", b.Whole(), passes[r.Pass])
 		close("kernel", b.Kernel.Mean, r.KernelS)
 		close("exposed", b.Wait.Mean+b.Staging.Mean, r.ExposedS)
 		for k, s := range b.List() {
 			if s.Min < 0 || s.Min > s.Mean*(1+1e-12) || s.Mean > s.Max*(1+1e-12) || (s.Imbalance == nil) != (s.Max == 0) {
-				t.Errorf("%s: %+v", report.Sections[k], s)
+				t.Errorf("%s: %+v", report.Entries[k], s)
 			}
 		}
 		if r.Overlap == nil || *r.Overlap < 0 || *r.Overlap > 1 || len(r.OverlapByRound) < 2 {
@@ -114,13 +114,13 @@ func TestBreakdownOfBench(t *testing.T) {
 	}
 	out, _, _ = execute(append(args, "--output", "csv")...)
 	rows, err := csv.NewReader(strings.NewReader(out)).ReadAll()
-	if err != nil || len(rows) != 3 || len(rows[0]) != 24+1+4*len(report.Sections)+2 || rows[0][25] != "kernel_min_s" || rows[1][25] == "" {
+	if err != nil || len(rows) != 3 || len(rows[0]) != 24+1+4*len(report.Entries)+2 || rows[0][25] != "kernel_min_s" || rows[1][25] == "" {
 		t.Errorf("csv: %v, %v", err, rows)
 	}
 	out, _, _ = execute(args...)
-	for _, section := range report.Sections {
-		if rows := regexp.MustCompile(" "+section+" +[0-9]").FindAllString(out, -1); len(rows) != 2 {
-			t.Errorf("%s is not there for both passes:\n%s", section, out)
+	for _, entry := range report.Entries {
+		if rows := regexp.MustCompile(" "+entry+" +[0-9]").FindAllString(out, -1); len(rows) != 2 {
+			t.Errorf("%s is not there for both passes:\n%s", entry, out)
 		}
 	}
 }

@@ -64,6 +64,9 @@ func readConfig(path string, f *pflag.FlagSet) error {
 			if text == "true" && nodes[j].Tag == "!!bool" && flag.NoOptDefVal != "" {
 				text = flag.NoOptDefVal
 			}
+			if text == "" {
+				return refuse(nodes[j], "%s is empty", name)
+			}
 			if err := f.Set(name, text); err != nil {
 				return refuse(nodes[j], "%v", err)
 			}

@@ -46,7 +46,7 @@ func (t *benchTable) head(meta metaRecord, ranks []rankRecord) error {
 	if len(ranks) < w.Size() {
 		of = fmt.Sprintf("%d of %s", len(ranks), plural(w.Size(), "rank"))
 	}
-	fmt.Fprintf(w.out, "# %s, %s (%s)\n# transport %s\n", versionLine(), of, w.launch, meta.Transport)
+	fmt.Fprintf(w.out, "# %s, %s (%s)%s\n# transport %s\n", versionLine(), of, w.launch, w.placeText(len(ranks)), meta.Transport)
 	for _, x := range ranks {
 		if x.GPU != nil {
 			fmt.Fprintf(w.out, "# rank %d: %s, CPUs %s, %s\n", x.Rank, x.Host, x.CPUs, x.GPU.text(gpuSharers(w.hosts, x.Rank)))
@@ -58,7 +58,7 @@ func (t *benchTable) head(meta metaRecord, ranks []rankRecord) error {
 		}
 		fmt.Fprintf(w.out, "# rank %d: %s, CPUs %s, %s, peak %s\n", x.Rank, x.Host, x.CPUs, x.Backend, peak)
 	}
-	fmt.Fprintf(w.out, "# time of the slowest rank, %d repeats; FLOPs 4 x heads x head_dim x visible pairs, backward 2.5 x that\n", t.repeats)
+	fmt.Fprintf(w.out, "# time of the slowest rank, %s; FLOPs 4 x heads x head_dim x visible pairs, backward 2.5 x that\n", plural(t.repeats, "repeat"))
 	t.table = tabwriter.NewWriter(w.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(t.table, "mask\tS\tB\theads\tD\tdtype\tlayout\tschedule\tranks\tpass\tmin ms\tmedian\tp95\tmax\tkernel\texposed\t%%overlap\tGFLOP/s/rank\t%%peak\tsent\tmemory\t#wrong\t\n")
 	return nil

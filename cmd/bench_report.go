@@ -129,7 +129,7 @@ func (r *benchReport) begin(ctx context.Context, a *attention) error {
 	}
 	// Threads that share a CPU would each be measured while they have it to themselves.
 	if w.options.backend != "ref" && a.gpu == nil && w.crowded == "" {
-		r.mine.PeakTFLOPS = kernels.PeakFLOPS(w.threads, os.Getenv("RINGATTN_TEST_ISA"), a.shape.DType) / 1e12
+		r.mine.PeakTFLOPS = kernels.PeakFLOPS(w.threads, testISA(), a.shape.DType) / 1e12
 	}
 	ranks, err := gatherAll(ctx, w, r.mine)
 	if err != nil || w.Rank() != 0 {

@@ -40,13 +40,13 @@ func (b *benchOptions) rankCounts(world int) ([]int, error) {
 	return counts, nil
 }
 
-// place is one step of a sweep: a shape on the first so many ranks.
+// place is a shape of a sweep on the first so many ranks.
 type place struct {
 	ranks int
 	shape *cases.Shape
 }
 
-// places lists the steps of this process's shard of the sweep, in order.
+// places lists this process's shard of the sweep, in order.
 func (b *benchOptions) places(counts []int, shapes []cases.Shape) (list []place) {
 	i := 0
 	for _, n := range counts {
@@ -76,7 +76,7 @@ func (w *world) subset(n int) (*world, error) {
 	return &s, nil
 }
 
-// measure does one step; ranks beyond those that it needs rest until it is done.
+// measure does one place; ranks beyond those that it needs rest until it is done.
 func (r *benchReport) measure(ctx context.Context, p place) error {
 	if r.whole.Rank() < p.ranks {
 		if r.world == nil || r.world.Size() != p.ranks {

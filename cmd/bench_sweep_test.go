@@ -157,7 +157,7 @@ type sized struct {
 
 func (s sized) Size() int { return s.ranks }
 
-// K3: a step takes as long as its slowest rank, whichever that is, and every rank's times
+// K3: a pass takes as long as its slowest rank, whichever that is, and every rank's times
 // are there.
 func TestBenchTakesTheSlowestRank(t *testing.T) {
 	const late = 0.2 // s of a repeat, whose four kernels and more are 50 ms late

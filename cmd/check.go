@@ -107,8 +107,8 @@ func defaultShapes() []cases.Shape {
 // checkAll runs the cases and fails if any of them does.
 func (w *world) checkAll(ctx context.Context, golden, in string, shapes []cases.Shape) error {
 	c := &checker{world: w, table: tabwriter.NewWriter(w.out, 0, 0, 2, ' ', tabwriter.AlignRight)}
-	fmt.Fprintf(w.out, "%s, %s (%s)%s%s\n", versionLine(), plural(w.Size(), "rank"), w.launch, exchangeText(w.options.ulysses, w.options.wire), w.onGPU())
-	fmt.Fprint(c.table, "case\tS\theads\tD\tdtype\tlayout\tout\tlse\tdq\tdk\tdv\tresult\t\n")
+	fmt.Fprintf(w.out, "%s, %s (%s)%s%s%s\n", versionLine(), plural(w.Size(), "rank"), w.launch, w.placeText(w.Size()), exchangeText(w.options.ulysses, w.options.wire), w.onGPU())
+	fmt.Fprint(c.table, "case\tS\theads\tD\tdtype\tlayout\tschedule\tout\tlse\tdq\tdk\tdv\tresult\t\n")
 	var err error
 	switch {
 	case golden != "":
@@ -175,10 +175,10 @@ func (c *checker) file(ctx context.Context, path string) error {
 	if _, ok := in.File.Lookup("out"); ok {
 		for _, m := range maskFlags {
 			if _, given := w.options.override[m.key]; given {
-				return usageError("%s holds the answers for what it says itself; --%s would ask for another problem", path, m.flag)
+				return known(usageError("%s holds the answers for what it says itself; --%s would ask for another problem", path, m.flag))
 			}
 		}
-		if err := in.Answers(); err != nil {
+		if err := w.agreed(ctx, in.Answers()); err != nil {
 			return err
 		}
 		return c.run(ctx, name, p, fileAnswer{in})
@@ -198,13 +198,13 @@ func (c *checker) file(ctx context.Context, path string) error {
 // oneRank lets rank 0 compute the whole problem alone and gives every rank the
 // file of its float32 results.
 func (w *world) oneRank(ctx context.Context, in *shard.Input) (*shard.Input, func(), error) {
-	patient := w.Comm
+	patient := *w
 	patient.Timeout = 0 // the others wait for as long as rank 0 computes
-	var path []byte
-	if w.Rank() == 0 {
+	// In bytes: a name need not be UTF-8.
+	name, err := fromRoot(ctx, &patient, func() ([]byte, error) {
 		dir, err := os.MkdirTemp(filepath.Dir(in.Path), ".ringattn-check-")
 		if err != nil {
-			return nil, nil, withInput(err)
+			return nil, withInput(err)
 		}
 		name := filepath.Join(dir, "one-rank.safetensors")
 		alone := *w.options
@@ -213,26 +213,26 @@ func (w *world) oneRank(ctx context.Context, in *shard.Input) (*shard.Input, fun
 			return one.computeTo(ctx, in, name)
 		})
 		if err != nil {
-			return nil, nil, errors.Join(err, os.RemoveAll(dir))
+			return nil, errors.Join(err, os.RemoveAll(dir))
 		}
-		path = []byte(name)
-	}
-	path, err := patient.Bcast(ctx, 0, path)
+		return []byte(name), nil
+	})
 	if err != nil {
 		return nil, nil, err
 	}
-	f, err := tensorfile.Open(string(path))
+	path := string(name)
+	f, err := tensorfile.Open(path)
 	// No rank goes on, and perhaps removes the file, before all have it open.
 	if err := w.allOrNone(ctx, err); err != nil {
 		return nil, nil, err
 	}
 	answers := *in
-	answers.File, answers.Path = f, string(path)
+	answers.File, answers.Path = f, path
 	return &answers, func() {
 		if w.Rank() != 0 {
 			return
 		}
-		if err := os.RemoveAll(filepath.Dir(string(path))); err != nil {
+		if err := os.RemoveAll(filepath.Dir(path)); err != nil {
 			w.log.Warn().Err(err).Msg("a temporary folder stays")
 		}
 	}, nil
@@ -266,7 +266,7 @@ func (c *checker) closedForms(ctx context.Context, shapes []cases.Shape) error {
 		}{{"uniform", cases.Uniform}, {"classes", cases.Classes}} {
 			closed, err := form.make(s)
 			if err != nil {
-				return withCode(exitUsage, err)
+				return known(withCode(exitUsage, err))
 			}
 			if err := c.run(ctx, s.Name+" "+form.name, valuedProblem(&closed.Shape, closed), closedAnswer{closed}); err != nil {
 				return err
@@ -308,8 +308,8 @@ func (c *checker) run(ctx context.Context, name string, p *problem, want answer)
 		c.wrong = append(c.wrong, name+": "+text)
 	}
 	s := p.shape
-	fmt.Fprintf(c.table, "%s\t%d\t%d/%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", name, p.tokens, s.Heads, s.KVHeads, s.HeadDim, s.DType, a.job.Batch.Layout.Name,
-		errs["out"], errs["lse"], errs["dq"], errs["dk"], errs["dv"], result)
+	fmt.Fprintf(c.table, "%s\t%d\t%d/%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", name, p.tokens, s.Heads, s.KVHeads, s.HeadDim, s.DType,
+		a.job.Batch.Layout.Name, a.job.Schedule, errs["out"], errs["lse"], errs["dq"], errs["dk"], errs["dv"], result)
 	w.log.Debug().Str("case", name).Dur("took", time.Since(start)).Msg("checked")
 	return nil
 }

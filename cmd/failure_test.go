@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,6 +47,29 @@ func TestAFailedWriteLeavesNothing(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(dir); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+// Names of files need not be UTF-8.
+func TestNamesOfAnyBytes(t *testing.T) {
+	dir := t.TempDir() + "/\xff"
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	in, out := dir+"/in\xfe.safetensors", dir+"/out\xfd.safetensors"
+	sample(t, in, map[string]string{"causal": "true"}, 1, 2, 2, 30, 4, nil)
+	for _, args := range [][]string{{"run", "--in", in, "--out", out, "--trace", dir + "/trace\xfc"}, {"check", "--in", in}} {
+		if text, code, err := execute(append(args, "--ranks", "3")...); code != exitOK {
+			t.Errorf("%q: exit %d: %v\n%s", args, code, err, text)
+		}
+	}
+	var names []string
+	left, err := os.ReadDir(dir)
+	for _, e := range left {
+		names = append(names, e.Name())
+	}
+	if want := []string{"in\xfe.safetensors", "out\xfd.safetensors", "trace\xfc"}; err != nil || !slices.Equal(names, want) {
+		t.Errorf("files %q, want %q (%v)", names, want, err)
 	}
 }
 

@@ -58,7 +58,7 @@ type overrideValue struct {
 	key  string
 }
 
-func (v overrideValue) String() string     { return "" }
+func (v overrideValue) String() string     { return v.into[v.key] }
 func (v overrideValue) Type() string       { return "string" }
 func (v overrideValue) Set(s string) error { v.into[v.key] = s; return nil }
 
@@ -116,6 +116,28 @@ func (o *options) validate(f *pflag.FlagSet) error {
 	return nil
 }
 
+// noneEmpty refuses values that are nothing, the names of files among them: what a script
+// has put there was not set.
+func noneEmpty(c *cobra.Command, args []string) error {
+	var empty []string
+	c.Flags().Visit(func(f *pflag.Flag) {
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		if slices.Contains(values, "") {
+			empty = append(empty, "--"+f.Name)
+		}
+	})
+	switch {
+	case len(empty) > 0:
+		return usageError("an empty value of %s: leave the flag out, or give it a value", strings.Join(empty, ", "))
+	case slices.Contains(args, "") && !strings.HasPrefix(c.Name(), cobra.ShellCompRequestCmd): // whose last word may be
+		return usageError("%s: an argument is empty", c.CommandPath())
+	}
+	return nil
+}
+
 // noArgs refuses stray arguments as a usage error.
 func noArgs(c *cobra.Command, args []string) error {
 	switch {
@@ -123,10 +145,24 @@ func noArgs(c *cobra.Command, args []string) error {
 		return nil
 	case !c.HasParent():
 		return usageError("there is no command %q; ringattn --help lists them", args[0])
-	case args[0] == "true" || args[0] == "false":
-		return usageError("%s takes no argument %q; a truth value is given with =, as in --causal=%s", c.CommandPath(), args[0], args[0])
 	}
-	return usageError("%s takes no argument %q", c.CommandPath(), args[0])
+	hint := ""
+	if name := apart(c.Flags(), args[0]); name != "" {
+		hint = fmt.Sprintf("; a value of --%s is given with =, as in --%s=%s", name, name, args[0])
+	}
+	return usageError("%s takes no argument %q%s", c.CommandPath(), args[0], hint)
+}
+
+// apart names the flag, of those that stand without a value, that an argument may have been
+// meant for; "" where there is none.
+func apart(f *pflag.FlagSet, arg string) (name string) {
+	truth := arg == "true" || arg == "false"
+	f.Visit(func(f *pflag.Flag) {
+		if f.NoOptDefVal != "" && f.Value.String() == f.NoOptDefVal && (f.NoOptDefVal == "true") == truth {
+			name = f.Name
+		}
+	})
+	return name
 }
 
 func plural(n int, word string) string {

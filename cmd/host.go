@@ -46,7 +46,7 @@ func readHost() hostFacts {
 	if n := len(h.CPUs); n > 0 {
 		h.CPULimit = min(h.CPULimit, n)
 	}
-	isa := os.Getenv("RINGATTN_TEST_ISA")
+	isa := testISA()
 	if all := kernels.ISAs(); isa == "" && len(all) > 0 {
 		isa = all[0]
 	}

@@ -3,6 +3,7 @@ package cmd
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,18 +29,21 @@ const autoRanks = 64
 // without ranks: a large GPU that reaches half its peak, and a link of 400 Gbit/s.
 var usualGPU = ring.Machine{Flops: 400e12, Link: 50e9, NodeLink: 50e9, Start: 10e-6}
 
-// usualMachine is what auto reckons with for rows of a head_dim on these ranks where --machine
-// says nothing: where one of them computes on CPUs, 50 GFLOP/s a thread of rank 0, and 5 GB/s.
+// usualCPU is the same where a rank computes on CPUs: 100 GFLOP/s and 5 GB/s, for any number of
+// threads, on which results must not depend.
+var usualCPU = ring.Machine{Flops: 100e9, Link: 5e9, NodeLink: 5e9, Start: 10e-6}
+
+// usualMachine is the one for rows of a head_dim on these ranks.
 func (w *world) usualMachine(headDim int) ring.Machine {
-	if !slices.ContainsFunc(w.devices(headDim), func(d string) bool { return !strings.HasPrefix(d, "cuda ") }) {
-		return usualGPU
+	if slices.ContainsFunc(w.devices(headDim), func(d string) bool { return !strings.HasPrefix(d, "cuda ") }) {
+		return usualCPU
 	}
-	return ring.Machine{Flops: 50e9 * float64(w.threads), Link: 5e9, NodeLink: 5e9, Start: 10e-6}
+	return usualGPU
 }
 
 // addLayout adds what decides who holds and sends what.
 func (o *options) addLayout(f *pflag.FlagSet, ranksUsage string) {
-	f.StringVar(&o.layout, "layout", "auto", "who holds which tokens: contiguous, zigzag, balanced (pieces dealt so that visible pairs and tokens are even), auto")
+	f.StringVar(&o.layout, "layout", "auto", "who holds which tokens: contiguous, zigzag, balanced (documents, and spans of long ones, dealt so that visible pairs and tokens are even), auto")
 	f.StringVar(&o.shards, "shards", "", "tokens of each rank by hand, e.g. 3,3,4, in place of --layout")
 	f.StringVar(&o.schedule, "schedule", "auto", "how keys and values travel: ring, direct (from their owner to who needs them), two-level (round each node, and once to each other node), auto")
 	f.IntVar(&o.ulysses, "ulysses", 1, "U ranks in a row, which must divide ranks and query heads, exchange heads all to all; the schedule then goes over such groups, each rank with a U-th of the heads")
@@ -151,6 +155,38 @@ func exchangeText(members int, wire string) (text string) {
 	}
 	if wire != "" && wire != ring.F32.String() {
 		text += ", gradients travel as " + wire
+	}
+	return text
+}
+
+// placeText says on how many nodes the first so many ranks are, and what flags say of the
+// layout and schedule besides their names, behind other words.
+func (w *world) placeText(ranks int) string {
+	o := w.options
+	counts := map[int]int{} // ranks, by node
+	for _, node := range o.nodesOf(ranks, w.nodes()[:ranks]) {
+		counts[node]++
+	}
+	each := slices.Sorted(maps.Values(counts))
+	text := " on " + plural(len(each), "node")
+	switch least, most := each[0], each[len(each)-1]; {
+	case len(each) == 1:
+	case least == most:
+		text += " of " + plural(most, "rank")
+	default:
+		text += fmt.Sprintf(" of %d to %s", least, plural(most, "rank"))
+	}
+	if o.perNode > 0 {
+		text += " (--ranks-per-node)"
+	}
+	if o.shards != "" {
+		text += ", --shards " + o.shards
+	}
+	if o.stageTokens > 0 {
+		text += fmt.Sprintf(", --stage-tokens %d", o.stageTokens)
+	}
+	if o.grain > 0 {
+		text += fmt.Sprintf(", --grain %d", o.grain)
 	}
 	return text
 }

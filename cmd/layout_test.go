@@ -47,14 +47,14 @@ func TestAutoChooses(t *testing.T) {
 func TestAutoReckonsWithWhatComputes(t *testing.T) {
 	cpu, gpu := hostFacts{CPUModel: "Xeon"}, hostFacts{CPUModel: "Xeon", GPU: "GPU-1", GPUModel: "H200 sm_90"}
 	of := func(headDim int, hosts ...hostFacts) float64 {
-		w := &world{options: &options{backend: "auto"}, hosts: hosts, threads: 3}
+		w := &world{options: &options{backend: "auto"}, hosts: hosts}
 		return w.usualMachine(headDim).Flops
 	}
 	for name, x := range map[string]struct{ got, want float64 }{
-		"CPUs":            {of(64, cpu, cpu), 150e9},
+		"CPUs":            {of(64, cpu, cpu), 100e9},
 		"GPUs":            {of(64, gpu, gpu), 400e12},
-		"one CPU":         {of(64, gpu, cpu), 150e9},
-		"rows for no GPU": {of(4000, gpu, gpu), 150e9},
+		"one CPU":         {of(64, gpu, cpu), 100e9},
+		"rows for no GPU": {of(4000, gpu, gpu), 100e9},
 	} {
 		if x.got != x.want {
 			t.Errorf("%s: %g FLOP/s, want %g", name, x.got, x.want)

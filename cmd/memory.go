@@ -3,9 +3,7 @@ package cmd
 import (
 	"cmp"
 	"math"
-	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"unsafe"
 
@@ -43,7 +41,9 @@ func newHeld(b ring.Backend, tokens int, width int64, names ...string) (*held, e
 		return nil, err
 	}
 	h.p = p
-	if n, err := strconv.ParseInt(os.Getenv("RINGATTN_TEST_BUFFER_BYTES"), 10, 64); err == nil {
+	if n, set, err := testBytes("RINGATTN_TEST_BUFFER_BYTES"); err != nil {
+		return nil, err
+	} else if set {
 		h.buffer = n
 	} else if _, ok := b.(ring.Device); !ok {
 		h.host = unsafe.Slice((*byte)(p), int64(tokens)*h.stride())

@@ -53,15 +53,17 @@ func (w *world) openProblem(ctx context.Context, in *shard.Input) (*problem, err
 		return nil, err
 	}
 	var encoded []byte
-	if w.Rank() == 0 {
+	_, err := fromRoot(ctx, w, func() (bool, error) {
 		rows, err := in.ReadRows()
-		if err != nil {
-			return nil, err
+		if err == nil {
+			encoded = shard.EncodeRows(rows)
 		}
-		encoded = shard.EncodeRows(rows)
-	}
-	encoded, err := w.Bcast(ctx, 0, encoded)
+		return true, withInput(err)
+	})
 	if err != nil {
+		return nil, err
+	}
+	if encoded, err = w.Bcast(ctx, 0, encoded); err != nil {
 		return nil, err
 	}
 	rows, err := shard.DecodeRows(encoded)

@@ -28,22 +28,32 @@ type refusal struct {
 	Code       int
 }
 
+func refusalOf(err error) (x refusal) {
+	if err != nil {
+		x.Text, x.Code = err.Error(), exitCode(err)
+		x.Host, _ = os.Hostname()
+	}
+	return x
+}
+
+// gatherRefusals gives every rank everybody's refusal, and who is the first with one; -1: none.
+func gatherRefusals(ctx context.Context, w *world, mine refusal) (all []refusal, first int, err error) {
+	if all, err = shareAll(ctx, w, mine); err != nil {
+		return nil, -1, err
+	}
+	return all, slices.IndexFunc(all, func(x refusal) bool { return x.Text != "" }), nil
+}
+
 // shareRefusals is the first thing that the ranks of a job do together: each tells whether
 // it refuses to begin, and why. If one does, none begins. What several say is printed once,
 // by the first of them. The error has been printed then; its code is the rank's own, or that
 // of the first that refuses.
 func shareRefusals(ctx context.Context, c ring.Comm, mine error) error {
-	x := refusal{}
-	if mine != nil {
-		x.Text, x.Code = mine.Error(), exitCode(mine)
-		x.Host, _ = os.Hostname()
-	}
-	all, err := shareAll(ctx, &world{Comm: c}, x)
+	x := refusalOf(mine)
+	all, first, err := gatherRefusals(ctx, &world{Comm: c}, x)
 	if err != nil {
 		return errors.Join(mine, err)
 	}
-	refuses := func(x refusal) bool { return x.Text != "" }
-	first := slices.IndexFunc(all, refuses)
 	if first < 0 {
 		return nil
 	}
@@ -69,6 +79,27 @@ func (w *world) allOrNone(ctx context.Context, err error) error {
 	return shareRefusals(ctx, w.Comm, err)
 }
 
+// agreed gives all ranks the error of the first that has one, as one that all know: rank 0
+// tells it. Those of one process have one who tells anyway.
+func (w *world) agreed(ctx context.Context, mine error) error {
+	if w.shared {
+		return mine
+	}
+	all, first, err := gatherRefusals(ctx, w, refusalOf(mine))
+	switch {
+	case err != nil:
+		return errors.Join(mine, err)
+	case first < 0:
+		return nil
+	}
+	x := all[first]
+	text := x.Text
+	if slices.ContainsFunc(all, func(y refusal) bool { return y.Text != x.Text }) {
+		text = fmt.Sprintf("rank %d of %d (%s): %s", first, w.Size(), x.Host, text)
+	}
+	return known(withCode(x.Code, errors.New(text)))
+}
+
 // refusalTimeout is for a rank whose flags, --timeout among them, may not have been read.
 const refusalTimeout = time.Minute
 
@@ -79,7 +110,11 @@ var alone = []string{"plan", "version", "report", "man", "help", "completion"}
 // ranks come together for it.
 func refuseToBegin(ctx context.Context, c *cobra.Command, err error) error {
 	launch := mpi.Launched()
-	if mpi.Built && !startedMPI && launch.Size > 1 && !launch.Bare && !slices.Contains(alone, c.Name()) {
+	ofJob := mpi.Built && launch.Size > 1 && !launch.Bare && !slices.Contains(alone, c.Name())
+	if ofJob && !startedMPI {
+		if _, _, wrong := pieceBytes(); wrong != nil {
+			_ = os.Unsetenv(mpi.PieceBytesEnv) // MPI would not start with it
+		}
 		if comm, failed := startMPI(); failed == nil {
 			inMPI = true
 			if shared := shareRefusals(ctx, ring.Comm{Transport: comm, Timeout: refusalTimeout}, err); errors.Is(shared, errReported) {
@@ -87,6 +122,10 @@ func refuseToBegin(ctx context.Context, c *cobra.Command, err error) error {
 			}
 			defer abort(exitCode(err))
 		}
+	}
+	// Each by itself then, rank 0 first: launchers may end the others when it has ended.
+	if ofJob && launch.Rank > 0 {
+		interruptOf(ctx).wait(lastWord, err)
 	}
 	fmt.Fprintf(os.Stderr, "ringattn: error: %v\n", err)
 	return errors.Join(errReported, err)

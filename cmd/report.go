@@ -43,6 +43,11 @@ off at the end of a run is left out, with a note.`,
 			return nil
 		},
 		RunE: func(c *cobra.Command, paths []string) error {
+			if html != "" {
+				if err := tryPage(html, slices.Concat(paths, traces)); err != nil {
+					return err
+				}
+			}
 			study, err := readStudy(paths)
 			for i := 0; err == nil && i < len(traces); i++ {
 				err = addTrace(study, traces[i])
@@ -50,8 +55,8 @@ off at the end of a run is left out, with a note.`,
 			if err != nil {
 				return withCode(exitUsage, err)
 			}
-			if c.Flags().Changed("html") {
-				if err := writePage(html, slices.Concat(paths, traces), study); err != nil {
+			if html != "" {
+				if err := writePage(html, study); err != nil {
 					return err
 				}
 			}
@@ -104,18 +109,18 @@ func addTrace(s *report.Study, path string) error {
 	return nil
 }
 
-// writePage writes the page beside path, then renames it: it appears complete or not at all.
-func writePage(path string, inputs []string, study *report.Study) error {
-	if info, err := os.Stat(path); err == nil {
-		if !info.Mode().IsRegular() {
-			return usageError("--html: %s is no regular file", path)
-		}
-		for _, in := range inputs {
-			if of, err := os.Stat(in); err == nil && os.SameFile(info, of) {
-				return usageError("--html: %s is one of the files that are read", path)
-			}
+// tryPage refuses a page that could not be written, or would take the place of an input.
+func tryPage(path string, inputs []string) error {
+	for _, in := range inputs {
+		if same(in, path) {
+			return usageError("--html: %s is one of the files that are read", path)
 		}
 	}
+	return tryAside("--html", path)
+}
+
+// writePage writes the page beside path, then renames it: it appears complete or not at all.
+func writePage(path string, study *report.Study) error {
 	var page bytes.Buffer
 	if err := study.HTML(&page); err != nil {
 		return withCode(exitInternal, err)

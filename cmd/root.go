@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"ringattn/mpi"
 )
 
 // Main runs the command line and returns its exit code. It is called from the
@@ -55,6 +57,7 @@ answer in time, 70 internal error, 75 interrupted by a signal.`,
 		Args:          noArgs,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
+	root.PersistentPreRunE = noneEmpty // of all commands
 	root.SetOut(out)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return withCode(exitUsage, err) })
 	root.AddCommand(newRun(), newCheck(), newBench(), newReport(), newPlan(), newVersion(), newMan())
@@ -76,9 +79,24 @@ const grace = 5 * time.Second
 type interrupt struct {
 	requested atomic.Bool // there was a signal
 	patient   atomic.Bool // the command looks at requested, and ends by itself
-	// leaving is the exit code, not 0, of a command that has said all it has to say and is on
-	// its way out: a signal is then the launcher's, because another rank has left before it.
+	// leaving is the exit code, not 0, of a command that has said all it has to say, or lets
+	// rank 0 say it, and is on its way out: a signal is then the launcher's, because another
+	// rank has left before it.
 	leaving atomic.Int32
+}
+
+// wait lets rank 0 say what is wrong. A signal meanwhile ends the process: another has spoken.
+func (i *interrupt) wait(d time.Duration, err error) {
+	i.leaving.Store(int32(exitCode(err)))
+	time.Sleep(d)
+	i.leaving.Store(exitOK)
+}
+
+// leave ends a process that is on its way out.
+func (i *interrupt) leave() {
+	if code := i.leaving.Load(); code != exitOK {
+		os.Exit(int(code))
+	}
 }
 
 type interruptKey struct{}
@@ -104,6 +122,7 @@ func interruptible(parent context.Context) (context.Context, func()) {
 			return
 		}
 		i.requested.Store(true)
+		i.leave()
 		var end <-chan time.Time
 		if !i.patient.Load() {
 			cancel(errInterrupted)
@@ -116,8 +135,9 @@ func interruptible(parent context.Context) (context.Context, func()) {
 			}
 		case <-end:
 		}
-		if code := i.leaving.Load(); code != 0 {
-			os.Exit(int(code))
+		i.leave()
+		if mpi.Launched().Rank > 0 {
+			time.Sleep(lastWord)
 		}
 		fmt.Fprintf(os.Stderr, "ringattn: error: %v\n", errInterrupted)
 		os.Exit(exitInterrupted)

@@ -83,11 +83,14 @@ func (w *world) runFile(ctx context.Context, inPath, outPath string, f32 bool) e
 	if o := w.options.trace; o != "" && (same(inPath, o) || samePath(outPath, o)) {
 		return known(usageError("--trace %s is the input or the output file", o))
 	}
-	p, err := w.openProblem(ctx, in)
-	if err != nil {
+	if err := w.agree(ctx, fact{"--out", outPath}, fact{"--out-dtype f32", fmt.Sprint(f32)}); err != nil {
 		return err
 	}
-	if err := w.agree(ctx, fact{"--out", outPath}, fact{"--out-dtype f32", fmt.Sprint(f32)}); err != nil {
+	if err := w.tryOutputs(ctx, outPath); err != nil {
+		return err
+	}
+	p, err := w.openProblem(ctx, in)
+	if err != nil {
 		return err
 	}
 	a, err := newAttention(ctx, w, p)
@@ -126,6 +129,18 @@ func (w *world) runFile(ctx context.Context, inPath, outPath string, f32 bool) e
 	return nil
 }
 
+// tryOutputs refuses files that run could not write, before anything is computed.
+func (w *world) tryOutputs(ctx context.Context, outPath string) error {
+	_, err := fromRoot(ctx, w, func() (bool, error) {
+		err := tryAside("--out", outPath)
+		if o := w.options.trace; err == nil && o != "" {
+			err = tryAside("--trace", o)
+		}
+		return true, err
+	})
+	return err
+}
+
 // withInput gives errors about a named file the exit code of bad input.
 func withInput(err error) error {
 	if err == nil || exitCode(err) != exitRuntime {
@@ -159,38 +174,36 @@ func (a *attention) write(ctx context.Context, in *shard.Input, path string, f32
 	if err != nil {
 		return err
 	}
-	var temp []byte
+	temp := ""
 	// Whichever rank fails first removes the file: its abort may end the others
 	// before they get to it.
 	defer func() {
-		if err != nil && temp != nil {
-			err = errors.Join(err, tensorfile.Abort(string(temp)))
+		if err != nil && temp != "" {
+			err = errors.Join(err, tensorfile.Abort(temp))
 		}
 	}()
-	if w.Rank() == 0 {
-		name, err := tensorfile.CreateTemp(path, header, size)
-		if err != nil {
-			return withInput(err)
-		}
-		temp = []byte(name)
-	}
-	name, err := w.Bcast(ctx, 0, temp)
+	// In bytes: a name need not be UTF-8.
+	name, err := fromRoot(ctx, w, func() ([]byte, error) {
+		var err error
+		temp, err = tensorfile.CreateTemp(path, header, size)
+		return []byte(temp), withInput(err)
+	})
 	if err != nil {
 		return err
 	}
-	temp = name
-	if err := a.store(in, string(temp), tensors); err != nil {
+	temp = string(name)
+	if err := a.store(in, temp, tensors); err != nil {
 		return err
 	}
 	if err := w.Barrier(ctx); err != nil {
 		return err
 	}
 	if w.Rank() == 0 {
-		if err := tensorfile.Commit(string(temp), path); err != nil {
+		if err := tensorfile.Commit(temp, path); err != nil {
 			return err
 		}
 	}
-	temp = nil // it is the output now
+	temp = "" // it is the output now
 	// No rank leaves, and none reports success, before the file is there.
 	return w.Barrier(ctx)
 }
@@ -255,7 +268,7 @@ func (w *world) reportRun(ctx context.Context, a *attention, mine rankReport, in
 	fmt.Fprintf(w.out, "input      %s: %d x %d tokens, %s, %s, head_dim %d, %s\n",
 		inPath, a.batch, a.tokens, plural(s.Heads, "query head"), plural(s.KVHeads, "KV head"), s.HeadDim, s.DType)
 	fmt.Fprintf(w.out, "mask       %s\n", maskText(a.mask, a.tokens))
-	fmt.Fprintf(w.out, "ranks      %d (%s), layout %s, schedule %s%s\n", w.Size(), w.launch, a.job.Batch.Layout.Name, a.job.Schedule, exchangeText(a.job.Members(), a.job.Wire.String()))
+	fmt.Fprintf(w.out, "ranks      %d (%s)%s, layout %s, schedule %s%s\n", w.Size(), w.launch, w.placeText(w.Size()), a.job.Batch.Layout.Name, a.job.Schedule, exchangeText(a.job.Members(), a.job.Wire.String()))
 	fmt.Fprintf(w.out, "transport  %s\n", a.links.describe(w))
 	fmt.Fprintf(w.out, "backend    %s (%s)\n", mine.Backend, mine.Why)
 	for r, x := range ranks {

@@ -3,11 +3,9 @@ package cmd
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"ringattn/mpi"
 	"ringattn/ring"
@@ -15,23 +13,11 @@ import (
 	"ringattn/ring/staged"
 )
 
-// delayed has every kernel of b run later by RINGATTN_TEST_KERNEL_DELAY, a duration; behind
-// a number and a colon it is for that rank alone.
+// delayed has every kernel of b run later, where kernelDelay says so of the rank.
 func delayed(b ring.Backend, rank int) (ring.Backend, error) {
-	text := os.Getenv("RINGATTN_TEST_KERNEL_DELAY")
-	if text == "" {
-		return b, nil
-	}
-	number, duration, of := strings.Cut(text, ":")
-	if !of {
-		duration = text
-	}
-	by, err := time.ParseDuration(duration)
-	if err != nil {
-		return nil, environmentError("RINGATTN_TEST_KERNEL_DELAY is %q, want a duration", text)
-	}
-	if of && number != strconv.Itoa(rank) {
-		return b, nil
+	by, of, err := kernelDelay()
+	if err != nil || by == 0 || of != "" && of != strconv.Itoa(rank) {
+		return b, err
 	}
 	return late.New(b, by), nil
 }
@@ -91,7 +77,7 @@ type connection struct {
 func (w *world) connect(ctx context.Context, b ring.Backend) (*connection, error) {
 	device, isDevice := b.(ring.Device)
 	mine, err := newWiring(w.options.transport, isDevice, w.takes, w.Size())
-	if err != nil {
+	if err = w.agreed(ctx, err); err != nil {
 		return nil, err
 	}
 	c := &connection{Comm: w.Comm}
@@ -99,7 +85,7 @@ func (w *world) connect(ctx context.Context, b ring.Backend) (*connection, error
 		return nil, err
 	}
 	if w.options.transport == "device" && !slices.ContainsFunc(c.ranks, func(x wiring) bool { return x.Device }) {
-		return nil, environmentError("--transport device: no rank computes in device memory")
+		return nil, known(environmentError("--transport device: no rank computes in device memory"))
 	}
 	// Where one rank's messages go in pieces, all ranks' do.
 	if slices.ContainsFunc(c.ranks, func(x wiring) bool { return x.Staged }) {
@@ -116,7 +102,7 @@ func (w *world) connect(ctx context.Context, b ring.Backend) (*connection, error
 // stagedPieceBytes is staged.PieceBytes unless tests ask for smaller pieces, as they do
 // of MPI.
 func stagedPieceBytes() int64 {
-	if n, err := strconv.ParseInt(os.Getenv(mpi.PieceBytesEnv), 10, 64); err == nil && n > 0 {
+	if n, set, err := pieceBytes(); err == nil && set {
 		return min(n, staged.PieceBytes)
 	}
 	return staged.PieceBytes

@@ -8,8 +8,6 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -60,6 +58,9 @@ func runWorld(cmd *cobra.Command, o *options, body func(context.Context, *world)
 	if err := o.validate(cmd.Flags()); err != nil {
 		return err
 	}
+	if err := o.checkEnvironment(); err != nil {
+		return err
+	}
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
 	named := func(ctx context.Context, w *world) error {
 		w.command = cmd.Name()
@@ -104,6 +105,9 @@ func runWorld(cmd *cobra.Command, o *options, body func(context.Context, *world)
 	switch checked := launch.CheckWorld(c.Size(), false); {
 	case checked != nil:
 		refused = checked
+		if launch.Rank > 0 && c.Rank() == 0 { // each is alone
+			interruptOf(ctx).wait(lastWord, checked)
+		}
 	case o.expectRanks > 0 && o.expectRanks != c.Size():
 		refused = environmentError("--expect-ranks %d, and the MPI world has %s", o.expectRanks, plural(c.Size(), "rank"))
 	}
@@ -119,12 +123,12 @@ func runWorld(cmd *cobra.Command, o *options, body func(context.Context, *world)
 		}
 		interruptOf(ctx).leaving.Store(int32(exitCode(err)))
 		if failed := stopMPI(o.timeout); failed != nil {
-			reportRank(w.Rank(), c.Size(), failed)
+			reportRank(ctx, w.Rank(), c.Size(), failed)
 		}
 		return errors.Join(errReported, err)
 	}
 	if err != nil {
-		reportRank(w.Rank(), c.Size(), err)
+		reportRank(ctx, w.Rank(), c.Size(), err)
 		abort(exitCode(err))
 		return errors.Join(errReported, err)
 	}
@@ -151,11 +155,22 @@ func launchText(l mpi.Launch) string {
 	return fmt.Sprintf("%s=%d", l.SizeVar, l.Size)
 }
 
-// reportRank prints a rank's error. Rank 0 speaks first: what is wrong on every
-// rank is then told once, since its abort ends the others.
-func reportRank(rank, size int, err error) {
+// Rank 0 speaks first: what is wrong on every rank is then told once, since its abort ends
+// the others. They wait for that so long; where a signal has come, which may be the launcher's
+// for another rank's abort, longer than it takes from TERM to KILL: a second in Open MPI.
+const (
+	firstWord = 500 * time.Millisecond
+	lastWord  = 1500 * time.Millisecond
+)
+
+// reportRank prints a rank's error.
+func reportRank(ctx context.Context, rank, size int, err error) {
 	if rank > 0 {
-		time.Sleep(500 * time.Millisecond)
+		wait := firstWord
+		if errors.Is(err, errInterrupted) {
+			wait = lastWord
+		}
+		interruptOf(ctx).wait(wait, err)
 	}
 	if size > 1 {
 		host, _ := os.Hostname()
@@ -246,16 +261,10 @@ func (w *world) chooseThreads() error {
 		w.threads, w.why = w.options.threads, "--threads"
 		return nil
 	}
-	for _, name := range []string{"OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"} {
-		text := os.Getenv(name)
-		if text == "" {
-			continue
-		}
-		first, _, _ := strings.Cut(text, ",") // OpenMP has one number a level
-		n, err := strconv.Atoi(strings.TrimSpace(first))
-		if err != nil || n < 1 {
-			return environmentError("%s is %q, want a number of threads", name, text)
-		}
+	switch n, name, err := environmentThreads(); {
+	case err != nil:
+		return err
+	case n > 0:
 		w.threads, w.why = n, name
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -245,6 +246,49 @@ func TestEndingASweep(t *testing.T) {
 			}
 			if text, code := command(t, nil, binary(t), "report", out); code != 0 {
 				t.Errorf("report: exit %d\n%s", code, text)
+			}
+		})
+	}
+}
+
+// A signal that all ranks get is told once, by rank 0; one that a single rank gets, by that
+// rank. Either ends the job soon, and no output is left.
+func TestInterruptedRun(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		end  func(j *job)
+		code int // 0: any but 0
+		rank string
+		once bool // nobody else says anything
+	}{
+		{"USR1 to the launcher", func(j *job) { j.send(syscall.SIGUSR1, j.launcherPID()) }, 75, "rank 0 of 4", true},
+		{"TERM to all ranks", func(j *job) { j.send(syscall.SIGTERM, j.pids()...) }, 75, "rank 0 of 4", true},
+		// Open MPI's mpirun kills a second later, with its own code.
+		{"TERM to the launcher", func(j *job) { j.send(syscall.SIGTERM, j.launcherPID()) }, 0, "rank 0 of 4", true},
+		// Its abort may be a signal to rank 0.
+		{"TERM to one rank", func(j *job) { j.send(syscall.SIGTERM, j.pids()[2]) }, 75, "rank 2 of 4", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			// Each kernel is late, so that it does not end by itself before.
+			j := startJob(t, 4, []string{"RINGATTN_TEST_KERNEL_DELAY=5s"},
+				"run", "--in", realIn, "--out", filepath.Join(dir, "out"), "--threads", "1", "--log-level", "error")
+			time.Sleep(3 * time.Second)
+			c.end(j)
+			code := j.end(15 * time.Second)
+			text := j.text()
+			told := regexp.MustCompile(`(?m)^ringattn: error: .*interrupted by a signal`).FindAllString(text, -1)
+			if code == 0 || c.code != 0 && code != c.code {
+				t.Errorf("exit %d, want %d", code, c.code)
+			}
+			if len(told) == 0 || !strings.Contains(told[0], c.rank) || c.once && len(told) > 1 {
+				t.Errorf("%s does not tell, or not alone", c.rank)
+			}
+			if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+				t.Errorf("left behind: %v (%v)", left, err)
+			}
+			if t.Failed() {
+				t.Log(text)
 			}
 		})
 	}

@@ -38,6 +38,13 @@ exec "$@"
 		{"check --golden nowhere", "", "", 2, `no safetensors file`},
 		{"bench --seq 50 --ranks-sweep=1,9", "", "", 2, `there are 4 ranks`},
 		{"bench --seq 50 --out /nowhere/out", "", "", 2, `/nowhere/out`},
+		{"bench --seq 50 --trace /nowhere/trace", "", "", 2, `--trace: /nowhere/trace`},
+		{"bench --seq 50 --ranks-sweep 1,2", "", "", 2, `--ranks-sweep=1,2`},
+		{"run --in " + realIn + " --out /nowhere/out", "", "", 2, `--out: /nowhere/out: no such file`},
+		{"run --in " + realIn + " --out /tmp", "", "", 2, `--out: /tmp is no regular file`},
+		{"run --in " + realIn + " --out x --trace /nowhere/trace", "", "", 2, `--trace: /nowhere/trace: no such file`},
+		{"check --in ../testdata/golden/causal_single.safetensors --window 3", "", "", 2, `--window would ask for another problem`},
+		{"check --seq 50 --transport device --backend cpu", "", "", 3, `no rank computes in device memory`},
 		{"check --ranks 2", "", "", 3, `leave --ranks out`},
 		{"check --expect-ranks 5", "", "", 3, `--expect-ranks 5`},
 		{"check --seq 50 --schedule two-level --ranks-per-node 3", "", "", 2, `as many on each`},
@@ -57,6 +64,37 @@ exec "$@"
 		}
 		if code != c.code || len(told) != 1 || !regexp.MustCompile(c.want).MatchString(told[0]) {
 			t.Errorf("%s (%s %s): exit %d, want %d, and once %q:\n%s", c.args, c.one, c.more, code, c.code, c.want, text)
+		}
+	}
+}
+
+// What is wrong with the environment of all ranks, or what they find out of their machine, is
+// told once as well; what is wrong on one rank, by its number.
+func TestWrongEnvironmentsAreToldOnce(t *testing.T) {
+	bin, mpirun := binary(t), launcher(t)
+	script := filepath.Join(t.TempDir(), "rank")
+	body := `#!/bin/sh
+rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
+if [ "$ONE" = all ] || [ "$rank" = "$ONE" ]; then export "$BAD"; fi
+exec "$@"
+`
+	if err := os.WriteFile(script, []byte(body), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ one, bad, want string }{
+		{"all", "OMP_NUM_THREADS=abc", `^ringattn: error: OMP_NUM_THREADS is "abc"`},
+		{"all", "SLURM_CPUS_PER_TASK=0", `^ringattn: error: SLURM_CPUS_PER_TASK is "0"`},
+		{"all", "RINGATTN_FORCE_DEVICE_MEMORY=yes", `^ringattn: error: RINGATTN_FORCE_DEVICE_MEMORY is "yes"`},
+		{"all", "RINGATTN_TEST_PIECE_BYTES=abc", `^ringattn: error: RINGATTN_TEST_PIECE_BYTES is "abc"`},
+		{"all", "RINGATTN_TEST_KERNEL_DELAY=abc", `^ringattn: error: RINGATTN_TEST_KERNEL_DELAY is "abc"`},
+		{"all", "RINGATTN_TEST_FREE_BYTES=1000", `^ringattn: error: not enough memory: rank 0 needs`},
+		{"2", "OMP_NUM_THREADS=abc", `^ringattn: error: rank 2 of 4 .*OMP_NUM_THREADS is "abc"`},
+		{"3", "RINGATTN_TEST_FREE_BYTES=1000", `^ringattn: error: not enough memory: rank 3 needs`},
+	} {
+		text, code := command(t, []string{"ONE=" + c.one, "BAD=" + c.bad}, mpirun, "4", script, bin, "check", "--seq", "50", "--log-level", "error")
+		told := regexp.MustCompile(`(?m)^ringattn: error:.*$`).FindAllString(text, -1)
+		if code != 3 || len(told) != 1 || !regexp.MustCompile(c.want).MatchString(told[0]) {
+			t.Errorf("%s on %s: exit %d, want 3, and once %q:\n%s", c.bad, c.one, code, c.want, text)
 		}
 	}
 }

@@ -80,6 +80,12 @@ func TestTraceOfWhatWasInterrupted(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Second) // it listens by then
+		// A sweep has a point to show by then.
+		for end := time.Now().Add(60 * time.Second); len(c.want) > 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			if info, err := os.Stat(filepath.Join(dir, c.want[0])); err == nil && info.Size() > 0 {
+				break
+			}
+		}
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}

@@ -2,11 +2,11 @@ package report
 
 import "slices"
 
-// Sections are the parts of a step's time, in the order of Breakdown.
-var Sections = []string{"kernel", "exposed wait", "staging", "sync", "other"}
+// Entries are what the time of a pass goes to, in the order of Breakdown.
+var Entries = []string{"kernel", "exposed wait", "staging", "sync", "other"}
 
-// Breakdown is where the time of a step goes, in seconds over ranks, means over repeats; on
-// every rank the parts add up to the step's time, the slowest rank's.
+// Breakdown is where the time of a pass goes, in seconds over ranks, means over repeats; on
+// every rank the entries add up to the pass's time, the slowest rank's.
 type Breakdown struct {
 	Kernel  Spread `json:"kernel"`       // some kernel was in flight
 	Wait    Spread `json:"exposed_wait"` // none was, and the rank waited for a message on its way
@@ -15,13 +15,13 @@ type Breakdown struct {
 	Other   Spread `json:"other"`
 }
 
-// List is the parts, in the order of Sections.
+// List is the entries, in their order.
 func (b *Breakdown) List() []*Spread {
 	return []*Spread{&b.Kernel, &b.Wait, &b.Staging, &b.Sync, &b.Other}
 }
 
-// Step is the time of a step: what the parts add up to on every rank.
-func (b *Breakdown) Step() float64 {
+// Whole is the time of the pass: what the entries add up to on every rank.
+func (b *Breakdown) Whole() float64 {
 	sum := 0.0
 	for _, s := range b.List() {
 		sum += s.Mean

@@ -10,8 +10,8 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// sectionTones are what parts of a step's time look like, in the order of Sections.
-var sectionTones = []tone{series1, series2, series4, series5, series3}
+// entryTones are what the entries look like, in their order.
+var entryTones = []tone{series1, series2, series4, series5, series3}
 
 // breakdownRow is where the time of a result goes.
 type breakdownRow struct {
@@ -20,19 +20,19 @@ type breakdownRow struct {
 	Parts []breakdownPart
 }
 
-// breakdownPart is one part: ms over ranks, and percent of the step.
+// breakdownPart is one part: ms over ranks, and percent of the pass.
 type breakdownPart struct {
 	Name, Min, Mean, Max, Imbalance, Percent string
 }
 
-// timePart is one part of a step's time; nothing but its mean is known of old records.
+// timePart is one part of a pass's time; nothing but its mean is known of old records.
 type timePart struct {
-	section int
+	entry int
 	Spread
 	spread bool
 }
 
-// parts says where the time of a step goes; nil where that is not known.
+// parts says where the time of a pass goes; nil where that is not known.
 func (x *Point) parts() []timePart {
 	if x.Breakdown != nil {
 		var all []timePart
@@ -45,7 +45,7 @@ func (x *Point) parts() []timePart {
 	if !ok {
 		return nil
 	}
-	return []timePart{{section: 0, Spread: Spread{Mean: x.KernelS}}, {section: 1, Spread: Spread{Mean: x.ExposedS}}, {section: 4, Spread: Spread{Mean: other}}}
+	return []timePart{{entry: 0, Spread: Spread{Mean: x.KernelS}}, {entry: 1, Spread: Spread{Mean: x.ExposedS}}, {entry: 4, Spread: Spread{Mean: other}}}
 }
 
 // addBreakdown makes the table, and charts of what takes longest.
@@ -71,7 +71,7 @@ func (p *page) addBreakdown() error {
 			if part.spread && part.Max == 0 {
 				continue
 			}
-			cells := breakdownPart{Sections[part.section], "-", formatMS(part.Mean), "-", "-", fmt.Sprintf("%.1f", 100*part.Mean/whole)}
+			cells := breakdownPart{Entries[part.entry], "-", formatMS(part.Mean), "-", "-", fmt.Sprintf("%.1f", 100*part.Mean/whole)}
 			if part.spread {
 				cells.Min, cells.Max = formatMS(part.Min), formatMS(part.Max)
 			}
@@ -101,7 +101,7 @@ func (p *page) addBreakdown() error {
 		return 0
 	})
 	for _, c := range charts[:min(len(charts), mostBalances)] {
-		f := figure{Caption: c.point.text(), Note: fmt.Sprintf("step %s ms", formatMS(c.whole))}
+		f := figure{Caption: c.point.text(), Note: fmt.Sprintf("pass %s ms", formatMS(c.whole))}
 		if o := c.point.Overlap; o != nil {
 			f.Note += fmt.Sprintf(", overlap %.0f%%", 100**o)
 		}
@@ -123,7 +123,7 @@ func breakdownChart(parts []timePart, text string) (template.HTML, error) {
 	for i, part := range parts {
 		p.X.Max = max(p.X.Max, part.Max*1e3*1.05)
 		// The first stands on top.
-		ticks = append(ticks, plot.Tick{Value: float64(len(parts) - 1 - i), Label: Sections[part.section]})
+		ticks = append(ticks, plot.Tick{Value: float64(len(parts) - 1 - i), Label: Entries[part.entry]})
 	}
 	p.X.Max = max(p.X.Max, 1e-6)
 	p.X.Tick.Marker, p.Y.Tick.Marker = roundTicks{}, ticks
@@ -145,7 +145,7 @@ func (parts spreadBars) Plot(c draw.Canvas, p *plot.Plot) {
 	for i, part := range parts {
 		y := toY(float64(len(parts) - 1 - i))
 		const half = 7
-		c.SetColor(sectionTones[part.section].color())
+		c.SetColor(entryTones[part.entry].color())
 		c.Fill(vg.Rectangle{Min: vg.Point{X: toX(0), Y: y - half}, Max: vg.Point{X: toX(part.Mean * 1e3), Y: y + half}}.Path())
 		if part.Max <= 0 {
 			continue
@@ -168,7 +168,7 @@ func shareBar(parts []timePart, whole float64, text string) (template.HTML, erro
 		at := vg.Length(0)
 		for _, part := range parts {
 			w := vg.Length(part.Mean / whole * width)
-			c.SetColor(sectionTones[part.section].color())
+			c.SetColor(entryTones[part.entry].color())
 			c.Fill(vg.Rectangle{Min: vg.Point{X: at}, Max: vg.Point{X: at + w, Y: height}}.Path())
 			at += w
 		}

@@ -80,12 +80,29 @@ func tables(points []*Point) []*Table {
 	var all []*Table
 	for _, k := range kinds {
 		for _, group := range groups(points, func(p *Point) string { return k.fixed(p) + " " + p.Pass }) {
-			if k.spread(group) {
+			if group = k.lend(group, points); k.spread(group) {
 				all = append(all, k.tables(group)...)
 			}
 		}
 	}
 	return all
+}
+
+// lend adds to points that differ in ranks, where none is of one rank, those of one rank on the
+// same problem: a layout and a schedule make no difference to them.
+func (k Kind) lend(group, points []*Point) []*Point {
+	if k == Sequence || slices.ContainsFunc(group, func(p *Point) bool { return p.Ranks == 1 }) {
+		return group
+	}
+	to := group[0]
+	for _, p := range points {
+		like := *p
+		like.Layout, like.Schedule, like.Ulysses, like.Wire = to.Layout, to.Schedule, to.Ulysses, to.Wire
+		if p.Ranks == 1 && p.Pass == to.Pass && k.fixed(&like) == k.fixed(to) {
+			group = append(group, p)
+		}
+	}
+	return group
 }
 
 // groups sorts points by a key, in the order of the first of each.

@@ -1,0 +1,34 @@
+package report
+
+import (
+	"strings"
+	"testing"
+)
+
+// One rank has no use for a layout or a schedule: it is the baseline of whatever more ranks
+// have, where they have none of their own.
+func TestOneRankIsTheBaselineOfEachLayout(t *testing.T) {
+	of := func(ranks int, seconds float64, layout string) string {
+		text := run{ranks: ranks, timed: []timed{{seq: 4096, seconds: seconds}}}.records(t)
+		return strings.ReplaceAll(text, `"layout":"zigzag"`, `"layout":"`+layout+`"`)
+	}
+	s := merged(t, of(1, 8, "contiguous"), of(2, 4.4, "zigzag"), of(4, 2.5, "zigzag"), of(4, 2, "balanced"), of(1, 6, "balanced"))
+	want := map[string]string{"zigzag": "1.0000 0.7500 1.3636 2.4000", "balanced": "1.0000 3.0000"}
+	for _, x := range s.Tables {
+		if x.Kind != Strong {
+			continue
+		}
+		for layout, speedups := range want {
+			if !strings.Contains(x.Fixed, layout) {
+				continue
+			}
+			delete(want, layout)
+			if got := column(x, func(r Row) float64 { return r.Speedup }); got != speedups {
+				t.Errorf("%s: speedups %s, want %s", layout, got, speedups)
+			}
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("no table of %v", want)
+	}
+}
