@@ -3,8 +3,8 @@ package cmd
 import (
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -24,9 +24,10 @@ func (o *options) compare(c *cobra.Command, shape *shapeFlags, in string) error 
 		return err
 	}
 	nodes := o.nodesOf(o.ranks, nil)
-	fmt.Fprintf(c.OutOrStdout(), "%s; predicted for %.4g TFLOP/s a rank, %.4g GB/s a link, %.4g GB/s between nodes; sent: in parts of what a ring of whole chunks moves forward\n\n",
+	var text strings.Builder // nothing is printed of what is refused
+	fmt.Fprintf(&text, "%s; predicted for %.4g TFLOP/s a rank, %.4g GB/s a link, %.4g GB/s between nodes; sent: in parts of what a ring of whole chunks moves forward\n\n",
 		plural(o.ranks, "rank"), machine.Flops/1e12, machine.Link/1e9, machine.NodeLink/1e9)
-	t := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', tabwriter.AlignRight)
+	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(t, "mask\ttokens\tlayout\tschedule\tpairs max/mean\ttokens max/mean\tsent forward\tbackward\tbetween nodes\tmemory\tforward\tbackward\t\n")
 	for _, p := range problems {
 		for _, choice := range o.candidates(nodes) {
@@ -37,7 +38,11 @@ func (o *options) compare(c *cobra.Command, shape *shapeFlags, in string) error 
 			}
 		}
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err = io.WriteString(c.OutOrStdout(), text.String())
+	return err
 }
 
 // withAndWithoutUlysses are the flags with one rank a group, and with as many as they say.
@@ -67,7 +72,10 @@ func (o *options) compareRow(out io.Writer, p *problem, c choice) error {
 	plain := float64(p.batch) * float64(p.tokens) * float64(p.shape.KVTokenBytes()) * float64(max(o.ranks-1, 1))
 	schedule := c.Schedule
 	if job.Members() > 1 {
-		schedule = fmt.Sprintf("%s, ulysses %d", schedule, job.Members())
+		schedule += fmt.Sprintf(", ulysses %d", job.Members())
+	}
+	if job.Wire != ring.F32 {
+		schedule += ", " + job.Wire.String()
 	}
 	_, err = fmt.Fprintf(out, "%s\t%d\t%s\t%s\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%s\t%s\t%s\t\n", maskText(p.mask, p.tokens), p.tokens, c.Layout, schedule,
 		r.Forward.PairsMaxOverMean, r.Forward.TokensMaxOverMean, total(r.Forward.BytesSent)/plain, total(r.Backward.BytesSent)/plain,
@@ -103,4 +111,4 @@ func most(x []int64) (most int64) {
 	return most
 }
 
-func secondsText(s float64) string { return millis(time.Duration(s * float64(time.Second))) }
+func secondsText(s float64) string { return fmt.Sprintf("%.2f ms", s*1e3) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -63,8 +64,8 @@ func (o *options) readMachine(m ring.Machine) (ring.Machine, error) {
 	var x []float64
 	for part := range strings.SplitSeq(o.machine, ",") {
 		v, err := strconv.ParseFloat(part, 64)
-		if err != nil || !(v > 0 && v < 1e9) {
-			return m, usageError("--machine is %q, want numbers above 0 and below 1e9, like 400,50 or 400,50,25", o.machine)
+		if err != nil || !(v >= 1e-9 && v <= 1e9) {
+			return m, usageError("--machine is %q, want numbers from 1e-9 to 1e9, like 400,50 or 400,50,25", o.machine)
 		}
 		x = append(x, v)
 	}
@@ -122,15 +123,25 @@ func (o *options) nodesOf(ranks int, nodes ring.Nodes) ring.Nodes {
 }
 
 func (o *options) jobOf(c choice, p *problem, ranks int, nodes ring.Nodes) (*ring.Job, error) {
-	layout, err := o.cut(c.Layout, p.tokens, ranks, p.mask)
+	batch, err := o.batch(c.Layout, p, ranks)
 	if err != nil {
 		return nil, err
 	}
-	batch, err := segments.NewBatch(layout, p.mask)
+	return o.schedules(batch, c.Schedule, p, nodes)
+}
+
+// batch cuts a problem by the layout of a name.
+func (o *options) batch(layout string, p *problem, ranks int) (*segments.Batch, error) {
+	l, err := o.cut(layout, p.tokens, ranks, p.mask)
 	if err != nil {
-		return nil, withCode(exitUsage, err)
+		return nil, err
 	}
-	job, err := ring.NewJob(batch, c.Schedule, o.nodesOf(ranks, nodes), o.jobOptions(p)...)
+	batch, err := segments.NewBatch(l, p.mask)
+	return batch, withCode(exitUsage, err)
+}
+
+func (o *options) schedules(batch *segments.Batch, schedule string, p *problem, nodes ring.Nodes) (*ring.Job, error) {
+	job, err := ring.NewJob(batch, schedule, o.nodesOf(len(batch.Layout.Spans), nodes), o.jobOptions(p)...)
 	return job, withCode(exitUsage, err)
 }
 
@@ -256,20 +267,24 @@ func (o *options) choose(p *problem, ranks int, nodes ring.Nodes, usual ring.Mac
 	if err != nil {
 		return choice{}, err
 	}
-	least := 0.0
+	least := math.Inf(1)
+	var batch *segments.Batch
 	var seen []segments.Layout
-	for _, c := range o.candidates(nodes) {
-		job, err := o.jobOf(c, p, ranks, nodes)
+	for i, c := range o.candidates(nodes) {
+		if i == 0 || c.Layout != batch.Layout.Name {
+			if batch, err = o.batch(c.Layout, p, ranks); err != nil {
+				return choice{}, err
+			}
+			seen = append(seen, batch.Layout)
+		}
+		if slices.ContainsFunc(seen[:len(seen)-1], func(s segments.Layout) bool { return sameSpans(s, batch.Layout) }) {
+			continue
+		}
+		job, err := o.schedules(batch, c.Schedule, p, nodes)
 		if err != nil {
 			return choice{}, err
 		}
-		if l := job.Batch.Layout; !slices.ContainsFunc(seen, func(s segments.Layout) bool { return s.Name == l.Name }) {
-			if slices.ContainsFunc(seen, func(s segments.Layout) bool { return sameSpans(s, l) }) {
-				continue
-			}
-			seen = append(seen, l)
-		}
-		if time := predict(job, p, machine, nodes); least == 0 || time < hardly*least {
+		if time := predict(job, p, machine, nodes); time < hardly*least {
 			best, least = c, time
 		}
 	}
@@ -292,7 +307,9 @@ func predict(job *ring.Job, p *problem, m ring.Machine, nodes ring.Nodes) float6
 // usual is what mostly is best, for ranks so many that predictions would take long.
 func (o *options) usual(m segments.Mask, nodes ring.Nodes) choice {
 	c, _ := o.chosen()
-	packed := slices.ContainsFunc(m.Rows, func(r segments.Row) bool { return len(r.Docs) > 1 })
+	packed := slices.ContainsFunc(m.Rows, func(r segments.Row) bool {
+		return slices.ContainsFunc(r.Docs, func(d segments.DocRun) bool { return d.Doc != r.Docs[0].Doc })
+	})
 	if c.Layout == "auto" {
 		switch {
 		case packed:

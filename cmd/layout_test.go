@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"ringattn/ring"
+	"ringattn/segments"
 )
 
 // What auto takes, with predictions and, for many ranks, without.
@@ -69,6 +72,39 @@ func TestAutoReckonsWithWhatComputes(t *testing.T) {
 	}
 }
 
+// Padding inside a document does not make two of it, and where nobody sees anything the first
+// choice is as good as any.
+func TestAutoAndPadding(t *testing.T) {
+	const tokens = 800
+	pad := make([]int64, tokens)
+	pad[300] = 1
+	m := segments.Mask{Causal: true, Rows: []segments.Row{segments.NewRow(tokens, nil, nil, pad)}}
+	o := &options{layout: "auto", schedule: "auto"}
+	if got := o.usual(m, ring.NodesOf(80, 80)); got != (choice{"zigzag", "ring"}) {
+		t.Errorf("one document with padding inside: %v", got)
+	}
+	for i := range pad {
+		pad[i] = 1
+	}
+	m.Rows[0] = segments.NewRow(tokens, nil, nil, pad)
+	p := &problem{mask: m, tokens: tokens, batch: 1, shape: ring.Shape{Heads: 1, KVHeads: 1, HeadDim: 8}}
+	if got, err := o.choose(p, 4, nil, usualGPU); err != nil || got != (choice{"contiguous", "ring"}) {
+		t.Errorf("padding alone: %v, %v", got, err)
+	}
+}
+
+// A machine that is none is refused, and of a table that is refused nothing is printed.
+func TestPlanRefuses(t *testing.T) {
+	for _, args := range []string{
+		"--ranks 4 --seq 100 --machine 1e-320,1e-320", "--ranks 4 --seq 100 --machine 400,1e10",
+		"--compare --ranks 16 --seq 100 --ulysses 3", "--compare --ranks 4 --seq 100 --machine 0,1",
+	} {
+		if out, code, err := execute(append([]string{"plan"}, strings.Fields(args)...)...); code != exitUsage || out != "" {
+			t.Errorf("%s: exit %d, %v, and %q", args, code, err, out)
+		}
+	}
+}
+
 func TestPlanCompares(t *testing.T) {
 	args := strings.Fields("plan --compare --ranks 4 --ranks-per-node 2 --seq 512 --mask causal --mask full")
 	out, code, err := execute(args...)
@@ -86,8 +122,8 @@ func TestPlanCompares(t *testing.T) {
 	if rows["causal, 1 document"] != 9 || rows["full, 1 document"] != 9 {
 		t.Errorf("rows: %v\n%s", rows, out)
 	}
-	out, code, err = execute(append(args, "--schedule", "direct", "--layout", "balanced")...)
-	if n := strings.Count(out, " direct "); code != exitOK || n != 2 {
+	out, code, err = execute(append(args, "--schedule", "direct", "--layout", "balanced", "--wire-gradients", "bf16")...)
+	if n := strings.Count(out, " direct, bf16 "); code != exitOK || n != 2 {
 		t.Errorf("%d rows for one layout and schedule of two masks, exit %d: %v", n, code, err)
 	}
 }

@@ -337,4 +337,4 @@ func (w *world) reportRun(ctx context.Context, a *attention, mine rankReport, in
 	return nil
 }
 
-func millis(d time.Duration) string { return fmt.Sprintf("%.2f ms", d.Seconds()*1e3) }
+func millis(d time.Duration) string { return secondsText(d.Seconds()) }

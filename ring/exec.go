@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 	"unsafe"
-
-	"ringattn/segments"
 )
 
 // Exec carries out the plans of one rank. Bind makes it once per batch and
@@ -135,7 +133,7 @@ func bind(j *Job, c Comm, b Backend, s Shape, x *Tensors, plans [][]Step) (*Exec
 	e.slots[slotIndex(OwnKV)].memory = e.tensors.KV
 	e.slots[slotIndex(OwnGrad)].memory = e.tensors.DKV
 	solver, at := j.solver(rank)
-	rows := map[sight]Rows{}
+	rows := &sights{map[sight]Rows{}, map[string]Rows{}}
 	e.stager, _ = c.Transport.(Stager)
 	e.addRound(0)
 	for p, steps := range plans {
@@ -181,7 +179,7 @@ func (e *Exec) alloc(bytes int64) (unsafe.Pointer, error) {
 
 // bind resolves the addresses of one step. Steps come in plan order, so that
 // the slots' bases are those at this step.
-func (e *Exec) bind(j *Job, rank int, s Step, rows map[sight]Rows) (boundStep, error) {
+func (e *Exec) bind(j *Job, rank int, s Step, rows *sights) (boundStep, error) {
 	b := boundStep{Step: s}
 	switch {
 	case s.Op == Wait:
@@ -194,39 +192,9 @@ func (e *Exec) bind(j *Job, rank int, s Step, rows map[sight]Rows) (boundStep, e
 	if s.Op != Attend {
 		return b, nil
 	}
-	at := sight{s.Owner, s.Range}
-	if r, ok := rows[at]; ok {
-		b.rows = r
-		return b, nil
-	}
-	r, err := e.bindRows(j.Batch.Runs(rank, s.Owner), j.queries(rank, at), s.Range)
-	b.rows, rows[at] = r, r
+	var err error
+	b.rows, err = e.rows(j, rank, sight{s.Owner, s.Range}, rows)
 	return b, err
-}
-
-// bindRows expands runs to an interval of the given keys for each of the given
-// queries, counted from keys.Start, in the backend's memory; an empty one where the
-// query sees none of them.
-func (e *Exec) bindRows(runs []segments.Run, queries, keys segments.Span) (Rows, error) {
-	n := queries.Len()
-	bounds := make([]int32, 2*n)
-	for _, r := range runs {
-		q := r.Q.Intersect(queries)
-		for i := q.Start; i < q.End; i++ {
-			lo, hi := r.Interval(i - r.Q.Start)
-			if k := keys.Intersect(segments.Span{Start: lo, End: hi}); k.Len() > 0 {
-				bounds[i-queries.Start] = int32(k.Start - keys.Start)
-				bounds[n+i-queries.Start] = int32(k.End - keys.Start)
-			}
-		}
-	}
-	bytes := unsafe.Slice((*byte)(unsafe.Pointer(&bounds[0])), 8*n)
-	p, err := e.alloc(int64(len(bytes)))
-	if err != nil {
-		return Rows{}, err
-	}
-	rows := Rows{Start: queries.Start, N: n, Lo: p, Hi: unsafe.Add(p, 4*n), Span: SpanOf(bounds[:n], bounds[n:])}
-	return rows, e.backend.Write(p, bytes)
 }
 
 // Run carries out one pass. Forward writes Out and LSE; Backward, which needs

@@ -21,7 +21,7 @@ func (j *Job) Memory(rank int, s Shape, backward bool) int64 {
 func (j *Job) MemoryOf(rank int, s Shape, plans ...[]Step) int64 {
 	backward := len(plans) > 1
 	bytes := int64(j.Batch.Order(rank).Tokens) * s.layerTokenBytes(backward)
-	solver, at := j.solver(rank)
+	solver, place := j.solver(rank)
 	if solver != j {
 		shape, tokens := j.Kernels(rank, s)
 		bytes += int64(tokens) * (shape.layerTokenBytes(backward) + 4) // and the places of tokens
@@ -29,12 +29,19 @@ func (j *Job) MemoryOf(rank int, s Shape, plans ...[]Step) int64 {
 	for _, n := range slotBytes(s, plans...) {
 		bytes += n
 	}
-	counted := map[sight]bool{} // both passes share intervals
+	// Both passes share intervals, and so do steps that have the same.
+	counted, shared := map[sight]bool{}, map[string]bool{}
 	for _, steps := range plans {
 		for _, step := range steps {
-			if see := (sight{step.Owner, step.Range}); step.Op == Attend && !counted[see] {
-				counted[see] = true
-				bytes += 8 * int64(solver.queries(at, see).Len())
+			at := sight{step.Owner, step.Range}
+			if step.Op != Attend || counted[at] {
+				continue
+			}
+			counted[at] = true
+			b := solver.boundsOf(place, at, solver.queries(place, at))
+			if key := b.key(); !shared[key] {
+				shared[key] = true
+				bytes += b.bytes()
 			}
 		}
 	}

@@ -48,21 +48,6 @@ func halve(b *segments.Batch, rank int) (first, rest segments.Need) {
 	return needs[0], needs[1]
 }
 
-// sight names what a step attends to: some of an owner's keys.
-type sight struct {
-	owner int
-	keys  segments.Span
-}
-
-// queries are those that a rank attends with: to its own keys with all, since the
-// first step of a pass writes the rows of all and reads none.
-func (j *Job) queries(rank int, at sight) segments.Span {
-	if at.owner == rank {
-		return segments.Span{End: j.Batch.Order(rank).Tokens}
-	}
-	return j.Batch.Needs(rank, at.owner, at.keys)[0].Q
-}
-
 // overlap reports whether a span has a token in common with one of the list.
 func overlap(list []segments.Span, s segments.Span) bool {
 	for _, t := range list {

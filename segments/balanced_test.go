@@ -27,6 +27,7 @@ func TestBalancedIsEven(t *testing.T) {
 		"padding":            {Causal: true, Rows: []segments.Row{padded}},
 		"two rows":           {Causal: true, Rows: []segments.Row{source, prose}},
 		"the same row twice": {Causal: true, Rows: []segments.Row{source, source}},
+		"documents of two":   {Causal: true, Rows: []segments.Row{segmentstest.Documents(tokens, func(int) int { return 2 })}},
 		"equal documents":    {Causal: true, Rows: []segments.Row{segmentstest.Documents(tokens, func(int) int { return 100000 })}},
 	} {
 		for _, ranks := range []int{2, 8, 64, 512} {

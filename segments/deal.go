@@ -13,7 +13,7 @@ type dealer struct {
 	before []int64   // pairs of the queries before a position
 	each   share     // of a rank
 	rest   []section // what is left to deal, dense to sparse
-	sums   []share   // of rest[i:]
+	sums   tails     // of rest
 
 	// Of the rank at hand:
 	due   share // up to it, less what it and those before it have
@@ -25,6 +25,57 @@ type dealer struct {
 type share struct {
 	pairs  int64
 	tokens int
+}
+
+// tails sums the shares of sections from any of them on, while they become less: a binary
+// indexed tree (P. Fenwick, 1994) from the last section to the first.
+type tails struct {
+	all  share
+	tree []share // tree[m]: of the m & -m sections that end with the m-th from the end
+}
+
+func newTails(sections []section) tails {
+	t := tails{tree: make([]share, len(sections)+1)}
+	for i, x := range slices.Backward(sections) {
+		m := len(sections) - i
+		n := share{x.pairs, x.Len()}
+		t.all.add(n)
+		t.tree[m].add(n)
+		if next := m + m&-m; next < len(t.tree) {
+			t.tree[next].add(t.tree[m])
+		}
+	}
+	return t
+}
+
+// less takes a share off section i.
+func (t *tails) less(i int, n share) {
+	t.all.less(n)
+	for m := len(t.tree) - 1 - i; m < len(t.tree); m += m & -m {
+		t.tree[m].less(n)
+	}
+}
+
+// find gives the sum of the fewest sections at the end that have so many tokens, and that
+// without the first of them; where all have fewer, twice that of all.
+func (t *tails) find(tokens int) (with, without share) {
+	m := 0
+	for step := 1 << bits.Len(uint(len(t.tree))); step > 0; step /= 2 {
+		if m+step < len(t.tree) && without.tokens+t.tree[m+step].tokens < tokens {
+			m += step
+			without.add(t.tree[m])
+		}
+	}
+	if m+1 == len(t.tree) {
+		return t.all, t.all
+	}
+	// That one section is the difference of nodes that end with it and before it.
+	with = without
+	with.add(t.tree[m+1])
+	for k := m; k > m+1-(m+1)&-(m+1); k -= k & -k {
+		with.less(t.tree[k])
+	}
+	return with, without
 }
 
 // section is what is left of a section.
@@ -42,10 +93,7 @@ func (s section) denser(than share) bool {
 
 // deal gives the next of so many ranks its spans.
 func (d *dealer) deal(ranks int) {
-	d.sums = make([]share, len(d.rest)+1)
-	for i, x := range slices.Backward(d.rest) {
-		d.sums[i] = share{d.sums[i+1].pairs + x.pairs, d.sums[i+1].tokens + x.Len()}
-	}
+	d.sums = newTails(d.rest)
 	if ranks == 1 {
 		for i := range d.rest {
 			d.take(i, d.rest[i].Span)
@@ -53,7 +101,7 @@ func (d *dealer) deal(ranks int) {
 		return
 	}
 	// What those before have too much or too little this rank makes good, up to a limit.
-	mean := share{d.sums[0].pairs / int64(ranks), (d.sums[0].tokens + ranks - 1) / ranks}
+	mean := share{d.sums.all.pairs / int64(ranks), (d.sums.all.tokens + ranks - 1) / ranks}
 	d.slack = share{mean.pairs / pairsSlack, mean.tokens / tokensSlack}
 	d.due = share{d.due.pairs + d.each.pairs, d.due.tokens + d.each.tokens}
 	d.left = share{
@@ -206,14 +254,13 @@ func (d *dealer) take(i int, s Span) {
 	}
 	n := share{d.pairs(s), s.Len()}
 	x.pairs -= n.pairs
-	for k := range d.sums[:i+1] {
-		d.sums[k].less(n)
-	}
+	d.sums.less(i, n)
 	d.left.less(n)
 	d.due.less(n)
 	d.spans = append(d.spans, s)
 }
 
+func (s *share) add(n share)  { s.pairs, s.tokens = s.pairs+n.pairs, s.tokens+n.tokens }
 func (s *share) less(n share) { s.pairs, s.tokens = s.pairs-n.pairs, s.tokens-n.tokens }
 
 // putBack gives a section that was cut its place: the first, so that it is finished
@@ -225,7 +272,7 @@ func (d *dealer) putBack(i int) {
 	}
 	d.rest = slices.DeleteFunc(slices.Delete(d.rest, i, i+1), func(x section) bool { return x.Len() == 0 })
 	at := 0
-	if !x.denser(d.sums[0]) {
+	if !x.denser(d.sums.all) {
 		at, _ = slices.BinarySearchFunc(d.rest, x, func(a, b section) int { return cmp.Compare(b.density(), a.density()) })
 	}
 	d.rest = slices.Insert(d.rest, at, x)
@@ -236,12 +283,10 @@ func (d *dealer) sparse(tokens int) int64 {
 	if tokens <= 0 {
 		return 0
 	}
-	// sums fall along the list.
-	i := sort.Search(len(d.rest), func(i int) bool { return d.sums[i].tokens < tokens }) - 1
-	if i < 0 {
-		return d.sums[0].pairs
+	a, b := d.sums.find(tokens)
+	if a == b {
+		return a.pairs
 	}
-	a, b := d.sums[i], d.sums[i+1]
 	return b.pairs + int64(mulDiv(a.pairs-b.pairs, tokens-b.tokens, int64(a.tokens-b.tokens)))
 }
 
