@@ -64,14 +64,14 @@ func TestPreferred(t *testing.T) {
 	}
 }
 
-// Nor does it where cells are wide for few threads and narrow for many: several strips of
-// keys, written and then added to.
+// Nor does it where cells are wide for few threads and narrow for many, and keys of all heads
+// are packed together for few: several strips of keys, written and then added to.
 func TestStrips(t *testing.T) {
 	const tokens = 4000
 	for _, isa := range ISAs() {
 		for _, dtype := range []ring.DType{ring.F32, ring.BF16} {
 			t.Run(fmt.Sprintf("%s/%v", isa, dtype), func(t *testing.T) {
-				shape := ring.Shape{DType: dtype, Heads: 1, KVHeads: 1, HeadDim: 8, Scale: -0.3}
+				shape := ring.Shape{DType: dtype, Heads: 2, KVHeads: 2, HeadDim: 8, Scale: -0.3}
 				var want [2][]uint32
 				for _, threads := range []int{1, 4, 16} {
 					j := newBenchJob(t, opener(threads, isa)(t), shape, tokens, window(3000))
@@ -80,7 +80,8 @@ func TestStrips(t *testing.T) {
 						if err != nil {
 							t.Fatal(err)
 						}
-						got := slices.Concat(unsafe.Slice((*uint32)(j.t.DQ), tokens*8), unsafe.Slice((*uint32)(j.dkv), 2*tokens*8))
+						n := tokens * shape.Heads * shape.HeadDim
+						got := slices.Concat(unsafe.Slice((*uint32)(j.t.Out), n), unsafe.Slice((*uint32)(j.t.DQ), n), unsafe.Slice((*uint32)(j.dkv), 2*n))
 						if threads == 1 {
 							want[i] = got
 						} else if !slices.Equal(got, want[i]) {

@@ -155,6 +155,7 @@ struct rattn_job {
   int64_t head0, heads;  // KV heads [head0, head0 + heads)
   int64_t key0, keys;    // keys [key0, key0 + keys)
   int64_t key_tiles;     // of the block
+  int64_t pack_heads;    // heads that a task of the pack phase takes
   int first_block;       // nothing of this call was folded into these heads yet
   rattn_task *run;
   // Task i of the attend phase is, forward, head i / cell_count and cell i % cell_count,

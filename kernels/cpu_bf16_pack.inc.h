@@ -65,48 +65,49 @@ static void load_row(uint16_t *restrict panels, int64_t stride, const uint16_t *
   for (int64_t d = 0; d < n; d++) panels[d] = src[d] ^ sign;
 }
 
-// Packs count keys or values of a key tile, whose elements start at `at`: as columns
-// [key_tile / NR][width / NR] panels of pairs along a row, as rows [width / NR]
-// [key_tile / NR] of pairs along keys. Returns whether any is Inf or NaN.
+// Packs count <= NR keys or values, whose elements start at `at`: as columns [width / NR]
+// panels of pairs along a row, as rows [width / NR] of pairs along keys, a key tile's panels
+// apart. Returns whether any is Inf or NaN.
 static int pack_keys(const rattn_job *job, uint16_t *workspace, int64_t at, int64_t count, uint16_t *columns,
                      uint16_t *rows) {
   const int64_t dim = job->shape.head_dim, token = 2 * job->shape.kv_heads * dim, width = job->width;
+  const uint16_t *panels = (const uint16_t *)job->kv + at;
+  int64_t stride = token;
   uint16_t most[NR] = {0};
-  for (int64_t n = 0; n < count; n += NR) {
-    const uint16_t *panels = (const uint16_t *)job->kv + at + n * token;
-    int64_t stride = token;
-    const int64_t some = count - n < NR ? count - n : NR;
-    for (int64_t i = 0; i < some; i++) take_exponents(most, panels + i * token, dim);
-    if (some < NR || dim < width) {  // with zeros around
-      memset(workspace, 0, (size_t)(NR * width) * sizeof *workspace);
-      for (int64_t i = 0; i < some; i++)
-        memcpy(workspace + i * width, panels + i * token, (size_t)dim * sizeof *workspace);
-      panels = workspace;
-      stride = width;
-    }
-    for (int64_t d = 0; d < width; d += NR) {
-      if (columns) turn_to_pairs(columns + n * width + d * NR, panels + d, stride);
-      if (rows) pair_rows(rows + d * job->key_tile + n * NR, panels + d, stride);
-    }
+  for (int64_t i = 0; i < count; i++) take_exponents(most, panels + i * token, dim);
+  if (count < NR || dim < width) {  // with zeros around
+    memset(workspace, 0, (size_t)(NR * width) * sizeof *workspace);
+    for (int64_t i = 0; i < count; i++)
+      memcpy(workspace + i * width, panels + i * token, (size_t)dim * sizeof *workspace);
+    panels = workspace;
+    stride = width;
+  }
+  for (int64_t d = 0; d < width; d += NR) {
+    if (columns) turn_to_pairs(columns + d * NR, panels + d, stride);
+    if (rows) pair_rows(rows + d * job->key_tile, panels + d, stride);
   }
   return any_odd(most);
 }
 
-// Task (head, key tile) of the pack phase. Scores need keys as columns, and values
+// Task (heads, key tile) of the pack phase. Scores need keys as columns, and values
 // where dout meets them; sums need values, in the backward keys, as rows.
 static void pack_task(const rattn_job *job, float *workspace, int64_t task) {
-  const int64_t dim = job->shape.head_dim, kv_heads = job->shape.kv_heads;
-  const int64_t head = task / job->key_tiles, key = task % job->key_tiles * job->key_tile;
-  const int64_t count = job->keys - key < job->key_tile ? job->keys - key : job->key_tile;
-  const int64_t tile = task * job->key_tile * job->width;
-  // Offset of the first key's elements; a token has 2 kv_heads rows of them.
-  const int64_t at = ((job->key0 + key) * 2 * kv_heads + job->head0 + head) * dim;
+  const rattn_pack p = begin_pack(job, task);
   const int backward = job->dout != NULL;
   uint16_t *space = (uint16_t *)workspace, *kt = job->kt, *vt = job->vt, *k = job->k, *v = job->v;
-  int odd_k = pack_keys(job, space, at, count, kt + tile, backward ? k + tile : NULL);
-  int odd_v = pack_keys(job, space, at + kv_heads * dim, count, backward ? vt + tile : NULL,
-                        backward ? NULL : v + tile);
-  job->odd[task] = (uint8_t)((odd_k ? RATTN_ODD_K : 0) | (odd_v ? RATTN_ODD_V : 0));
+  for (int64_t n = 0; n < p.count; n += NR) {
+    const int64_t some = p.count - n < NR ? p.count - n : NR;
+    fetch_keys(job, &p, n, some);
+    for (int64_t h = p.head; h < p.last; h++) {
+      const int64_t tile = h * job->key_tiles + p.tile, at = key_at(job, &p, n, h);
+      const int64_t columns = (tile * job->key_tile + n) * job->width;
+      const int64_t rows = tile * job->key_tile * job->width + n * NR;
+      int odd_k = pack_keys(job, space, at, some, kt + columns, backward ? k + rows : NULL);
+      int odd_v = pack_keys(job, space, at + job->shape.kv_heads * job->shape.head_dim, some,
+                            backward ? vt + columns : NULL, backward ? NULL : v + rows);
+      job->odd[tile] |= (uint8_t)((odd_k ? RATTN_ODD_K : 0) | (odd_v ? RATTN_ODD_V : 0));
+    }
+  }
 }
 
 #endif

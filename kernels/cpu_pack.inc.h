@@ -98,43 +98,37 @@ static int load_columns(float *panel, const void *src, int64_t at, int64_t strid
   return load_columns_as(panel, src, at, stride, count, n, RATTN_F16);
 }
 
-// Packs count keys or values of a key tile, whose elements start at `at`, as columns
-// or as rows, these times scale. Returns whether any is Inf or NaN.
-static int pack_key_columns(const rattn_job *job, int64_t at, int64_t count, float *columns) {
-  const int64_t dim = job->shape.head_dim, token = 2 * job->shape.kv_heads * dim;
-  int odd = 0;
-  for (int64_t j = 0; j < count; j += NR)
-    odd |= load_columns(columns + j * dim, job->kv, at + j * token, token, count - j < NR ? count - j : NR,
-                        dim, job->shape.dtype);
-  return odd;
-}
-static int pack_key_rows(const rattn_job *job, int64_t at, int64_t count, float scale, float *rows) {
-  const int64_t dim = job->shape.head_dim, token = 2 * job->shape.kv_heads * dim;
-  int odd = 0;
-  for (int64_t j = 0; j < count; j++)
-    odd |=
-        load_panels(rows + j * NR, job->key_tile * NR, job->kv, at + j * token, dim, job->shape.dtype, scale);
-  return odd;
+// Packs keys [n, n + count) of key tile `tile` of a head and their values, whose elements start at k
+// and v. Scores need keys as columns, and values where dout meets them; sums need values, in
+// the backward keys, as rows.
+static void pack_panel(const rattn_job *job, int64_t tile, int64_t n, int64_t count, int64_t k, int64_t v) {
+  const int64_t dim = job->shape.head_dim, token = 2 * job->shape.kv_heads * dim, nb = job->key_tile;
+  const int64_t columns = (tile * nb + n) * dim, rows = tile * nb * job->width + n * NR;
+  const int dtype = job->shape.dtype;
+  int odd_k = load_columns((float *)job->kt + columns, job->kv, k, token, count, dim, dtype), odd_v = 0;
+  if (job->dout) odd_v = load_columns((float *)job->vt + columns, job->kv, v, token, count, dim, dtype);
+  for (int64_t i = 0; i < count; i++) {
+    if (job->dout)
+      load_panels((float *)job->k + rows + i * NR, nb * NR, job->kv, k + i * token, dim, dtype,
+                  job->shape.scale);
+    else
+      odd_v |= load_panels((float *)job->v + rows + i * NR, nb * NR, job->kv, v + i * token, dim, dtype, 1);
+  }
+  job->odd[tile] |= (uint8_t)((odd_k ? RATTN_ODD_K : 0) | (odd_v ? RATTN_ODD_V : 0));
 }
 
-// Task (head, key tile) of the pack phase. Scores need keys as columns, and values
-// where dout meets them; sums need values, in the backward keys, as rows.
+// Task (heads, key tile) of the pack phase.
 static void pack_task(const rattn_job *job, float *workspace, int64_t task) {
   (void)workspace;
-  const int64_t dim = job->shape.head_dim, kv_heads = job->shape.kv_heads;
-  const int64_t head = task / job->key_tiles, key = task % job->key_tiles * job->key_tile;
-  const int64_t count = job->keys - key < job->key_tile ? job->keys - key : job->key_tile;
-  const int64_t columns = task * job->key_tile * dim, rows = task * job->key_tile * job->width;
-  // Offset of the first key's elements; a token has 2 kv_heads rows of them.
-  const int64_t at = ((job->key0 + key) * 2 * kv_heads + job->head0 + head) * dim;
-  int odd_k = pack_key_columns(job, at, count, (float *)job->kt + columns), odd_v;
-  if (job->dout) {
-    odd_v = pack_key_columns(job, at + kv_heads * dim, count, (float *)job->vt + columns);
-    pack_key_rows(job, at, count, job->shape.scale, (float *)job->k + rows);
-  } else {
-    odd_v = pack_key_rows(job, at + kv_heads * dim, count, 1, (float *)job->v + rows);
+  const rattn_pack p = begin_pack(job, task);
+  for (int64_t n = 0; n < p.count; n += NR) {
+    const int64_t some = p.count - n < NR ? p.count - n : NR;
+    fetch_keys(job, &p, n, some);
+    for (int64_t h = p.head; h < p.last; h++) {
+      const int64_t k = key_at(job, &p, n, h), v = k + job->shape.kv_heads * job->shape.head_dim;
+      pack_panel(job, h * job->key_tiles + p.tile, n, some, k, v);
+    }
   }
-  job->odd[task] = (uint8_t)((odd_k ? RATTN_ODD_K : 0) | (odd_v ? RATTN_ODD_V : 0));
 }
 
 // Task of a delta call: RATTN_DELTA_TOKENS tokens.

@@ -15,7 +15,8 @@
 //
 // All sizes and orders of sums follow from the call alone, never from the number of
 // threads: that makes results the same to the bit. The number of threads decides into how
-// many columns a strip is cut: wide cells load their rows less often.
+// many columns a strip is cut, since wide cells load their rows less often, and how many
+// heads are packed together.
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
@@ -262,6 +263,17 @@ static void list_cells(rattn_job *job) {
   memset(job->column_done, 0, (size_t)job->columns * sizeof(int32_t));
 }
 
+// Heads that a task of the pack phase takes. Those of a token lie side by side, and memory is
+// read fastest in order: so as many as the caches hold of a panel of keys, if that leaves the
+// threads enough tasks.
+static int64_t heads_to_pack(const rattn_job *job) {
+  enum { PANEL_BYTES = 128 << 10 };
+  const int64_t size = job->shape.dtype == RATTN_F32 ? sizeof(float) : sizeof(uint16_t);
+  const int64_t bytes = 2 * job->kernels->panel * job->shape.head_dim * size;  // of a head
+  if (job->key_tiles < 4 * job->threads) return 1;
+  return max64(1, min64(job->heads, PANEL_BYTES / bytes));
+}
+
 // A forward or backward goes through pack, attend and store, block by block.
 static int64_t next_attention(rattn_job *job) {
   for (;;) {
@@ -273,7 +285,8 @@ static int64_t next_attention(rattn_job *job) {
     if (job->phase == RATTN_PACK) {
       list_cells(job);
       job->run = job->kernels->pack;
-      n = job->heads * job->key_tiles;
+      job->pack_heads = heads_to_pack(job);
+      n = ceil_div(job->heads, job->pack_heads) * job->key_tiles;
     } else if (job->phase == RATTN_ATTEND) {
       job->run = job->dout ? job->kernels->backward : job->kernels->forward;
       n = job->heads * job->cell_count;

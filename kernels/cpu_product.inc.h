@@ -17,6 +17,11 @@
 
 #include "cpu_rows.inc.h"
 
+// Of a function whose inner loop has most of the products: compilers put functions at any
+// multiple of 16 bytes, and with it the loop across one line of instructions more or less,
+// which is 2 to 4% of the time.
+#define ALIGNED __attribute__((aligned(64)))
+
 enum {
   NV = NR / VL,
   // Lines of 64 bytes of B that a block prefetches every NR steps: the blocks of a tile
@@ -64,8 +69,8 @@ INLINE void product_block(int64_t depth, int64_t chunk, const float *a, int64_t 
 
 // S (+)= Q K^T and dP (+)= dO V^T: A is a row tile in panels that lie a_panel apart, C
 // a block of a score tile, or the half of it at c.
-static void product_scores(int64_t depth, const float *a, int64_t a_panel, const float *b, float *c, int add,
-                           const float *next) {
+ALIGNED static void product_scores(int64_t depth, const float *a, int64_t a_panel, const float *b, float *c,
+                                   int add, const float *next) {
   if (add)
     product_block(depth, NR, a, NR, 1, a_panel, b, c, LD, NV, 1, next);
   else

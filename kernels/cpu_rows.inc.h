@@ -22,6 +22,36 @@ typedef struct {
   int32_t *from, *to;  // [blocks]: visible keys of the current key tile
 } rattn_tile;
 
+// What a task of the pack phase works on: heads [head, last) of the block's, keys [key, key + count)
+// of its key tile number tile.
+typedef struct {
+  int64_t head, last, tile, key, count;
+} rattn_pack;
+
+static rattn_pack begin_pack(const rattn_job *job, int64_t task) {
+  rattn_pack p = {.tile = task % job->key_tiles, .head = task / job->key_tiles * job->pack_heads};
+  p.key = p.tile * job->key_tile;
+  p.count = job->keys - p.key < job->key_tile ? job->keys - p.key : job->key_tile;
+  p.last = p.head + job->pack_heads < job->heads ? p.head + job->pack_heads : job->heads;
+  for (int64_t h = p.head; h < p.last; h++) job->odd[h * job->key_tiles + p.tile] = 0;
+  return p;
+}
+
+// Offset of the elements of key n of the tile, of a head. A token has its keys of all heads, then its
+// values.
+INLINE int64_t key_at(const rattn_job *job, const rattn_pack *p, int64_t n, int64_t head) {
+  return ((job->key0 + p->key + n) * 2 * job->shape.kv_heads + job->head0 + head) * job->shape.head_dim;
+}
+
+// Brings the task's keys [n, n + count) and their values into the caches, in the order in which they
+// lie in memory. The loops that turn them ask for few lines at a time, in another order.
+static void fetch_keys(const rattn_job *job, const rattn_pack *p, int64_t n, int64_t count) {
+  const int64_t row = job->shape.head_dim * (job->shape.dtype == RATTN_F32 ? 4 : 2);
+  const char *kv = (const char *)job->kv + key_at(job, p, n, p->head) / job->shape.head_dim * row;
+  for (int64_t i = 0; i < 2 * count; i++, kv += job->shape.kv_heads * row)
+    for (int64_t d = 0; d < (p->last - p->head) * row; d += 64) (void)*(const volatile char *)(kv + d);
+}
+
 static float *take(float *base, int64_t *used, int64_t floats) {
   float *p = base ? base + *used : NULL;
   *used += (floats + 15) / 16 * 16;

@@ -108,8 +108,8 @@ static void add_over_keys(const rattn_job *job, rattn_tile *t, const float *w, c
 // For MR keys at a time it takes the blocks from the first to the last that see any
 // of them; w is 0 where a row sees nothing. Keys go in groups whose columns of w
 // stay in the first-level cache for all panels.
-static void add_over_rows(const rattn_job *job, const rattn_tile *t, const float *w, const float *b,
-                          int64_t key, float *grad, int odd) {
+ALIGNED static void add_over_rows(const rattn_job *job, const rattn_tile *t, const float *w, const float *b,
+                                  int64_t key, float *grad, int odd) {
   enum { GROUP = 48 / MR * MR };
   const int64_t nb = job->key_tile, width = job->width;
   for (int64_t m = 0; m < t->rows && odd; m++) {
