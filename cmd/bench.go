@@ -220,7 +220,7 @@ func (w *world) bench(ctx context.Context, b *benchOptions, shapes []cases.Shape
 	case sums[1] > 0:
 		return errWrong
 	case sums[0] > 0:
-		return known(withCode(exitWrong, fmt.Errorf("not as --expect has it: %s", plural(int(sums[0]), "result"))))
+		return known(withCode(exitWrong, fmt.Errorf("--expect: missed by %s", plural(int(sums[0]), "result"))))
 	}
 	return nil
 }

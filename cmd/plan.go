@@ -69,6 +69,9 @@ kernels and messages of a rank take what their FLOPs and bytes take there.
 				e := json.NewEncoder(c.OutOrStdout())
 				return e.Encode(report)
 			}
+			if _, ok := o.chosen(); !ok && o.machine == "" && o.ranks <= autoRanks {
+				fmt.Fprintf(c.OutOrStdout(), "auto: for GPUs of %.4g TFLOP/s and links of %.4g GB/s; --machine says others\n", usualGPU.Flops/1e12, usualGPU.Link/1e9)
+			}
 			return report.print(c.OutOrStdout(), job, p, steps)
 		},
 	}

@@ -103,6 +103,9 @@ type Run struct {
 	Ranks []Rank
 }
 
+// file is that of Where.
+func (r *Run) file() string { return r.Where[:max(0, strings.LastIndexByte(r.Where, ':'))] }
+
 // Point is one result of a run, with its samples.
 type Point struct {
 	Result

@@ -88,21 +88,26 @@ func tables(points []*Point) []*Table {
 	return all
 }
 
-// lend adds to points that differ in ranks, where none is of one rank, those of one rank on the
-// same problem: a layout and a schedule make no difference to them.
+// lend adds to points that differ in ranks, where none is of one rank, one of one rank on the
+// same problem, of the same file if there is one: a layout and a schedule make no difference to it.
 func (k Kind) lend(group, points []*Point) []*Point {
 	if k == Sequence || slices.ContainsFunc(group, func(p *Point) bool { return p.Ranks == 1 }) {
 		return group
 	}
 	to := group[0]
+	var lent *Point
 	for _, p := range points {
 		like := *p
 		like.Layout, like.Schedule, like.Ulysses, like.Wire = to.Layout, to.Schedule, to.Ulysses, to.Wire
-		if p.Ranks == 1 && p.Pass == to.Pass && k.fixed(&like) == k.fixed(to) {
-			group = append(group, p)
+		fits := p.Ranks == 1 && p.Pass == to.Pass && k.fixed(&like) == k.fixed(to)
+		if fits && (lent == nil || p.Run.file() == to.Run.file() && lent.Run.file() != to.Run.file()) {
+			lent = p
 		}
 	}
-	return group
+	if lent == nil {
+		return group
+	}
+	return append(group, lent)
 }
 
 // groups sorts points by a key, in the order of the first of each.
@@ -230,6 +235,9 @@ func (t *Table) baseline() string {
 		least = ", the fewest here"
 	}
 	var facts []string
+	if !strings.Contains(t.Fixed, b.config()) {
+		facts = append(facts, "run as "+b.Layout+", "+b.Exchange())
+	}
 	for _, f := range b.environment() {
 		if f.name != "GPU" || f.value != "none" {
 			facts = append(facts, f.name+" "+f.value)
