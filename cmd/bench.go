@@ -161,7 +161,8 @@ type benchRank struct {
 	Need  int64
 	Stats []ring.Stats // of one pass, by repeat
 
-	Rounds []ring.RoundStats // of one pass, over repeats
+	Rounds  []ring.RoundStats // of one pass, over repeats
+	EnergyJ *float64          // of all repeats; see energy
 }
 
 // bench times the shapes, one after another. A point is a shape and a pass.
@@ -281,12 +282,12 @@ func (r *benchReport) shape(ctx context.Context, shape *cases.Shape) error {
 	}
 	r.traced.record(a)
 	for _, p := range passes {
-		stats, rounds, err := a.time(ctx, p, b, len(failed) == 0, r.traced)
+		timed, err := a.time(ctx, p, b, len(failed) == 0, r.traced)
 		if err != nil {
 			return err
 		}
 		r.traced.keep(fmt.Sprintf("%s, S %d, ", shape.Name, a.tokens))
-		if err := r.add(ctx, a, shape, p, keys[p], stats, rounds, failed); err != nil {
+		if err := r.add(ctx, a, shape, p, keys[p], timed, failed); err != nil {
 			return err
 		}
 	}
@@ -295,20 +296,28 @@ func (r *benchReport) shape(ctx context.Context, shape *cases.Shape) error {
 }
 
 // time runs a pass again and again; of a wrong result nothing is timed.
-func (a *attention) time(ctx context.Context, p ring.Pass, b *benchOptions, right bool, traced *tracer) (stats []ring.Stats, rounds []ring.RoundStats, err error) {
+func (a *attention) time(ctx context.Context, p ring.Pass, b *benchOptions, right bool, traced *tracer) (x benchRank, err error) {
+	var before *float64
 	for i := 0; right && i < b.warmup+b.repeats; i++ {
+		if i == b.warmup {
+			before = a.energy()
+		}
 		if err := a.world.Barrier(ctx); err != nil {
-			return nil, nil, err
+			return x, err
 		}
 		traced.forget()
 		s, err := a.exec.Run(ctx, p)
 		if err != nil {
-			return nil, nil, err
+			return x, err
 		}
 		if i >= b.warmup {
-			stats = append(stats, s)
-			rounds = addRounds(rounds, a.exec.Rounds())
+			x.Stats = append(x.Stats, s)
+			x.Rounds = addRounds(x.Rounds, a.exec.Rounds())
 		}
 	}
-	return stats, rounds, nil
+	if after := a.energy(); before != nil && after != nil {
+		*after -= *before
+		x.EnergyJ = after
+	}
+	return x, nil
 }

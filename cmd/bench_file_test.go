@@ -171,7 +171,7 @@ func TestBenchExpectations(t *testing.T) {
 // The formats tell the same.
 func TestBenchFormats(t *testing.T) {
 	csv, code, err := execute(sweep("--output", "csv")...)
-	if lines := strings.Split(csv, "\n"); code != exitOK || len(lines) != 10 || strings.Count(lines[0], ",") != 46 {
+	if lines := strings.Split(csv, "\n"); code != exitOK || len(lines) != 10 || strings.Count(lines[0], ",") != 49 {
 		t.Errorf("exit %d (%v): %s", code, err, csv)
 	}
 	text, code, err := execute(sweep("--output", "go")...)

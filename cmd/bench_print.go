@@ -60,7 +60,7 @@ func (t *benchTable) head(meta metaRecord, ranks []rankRecord) error {
 	}
 	fmt.Fprintf(w.out, "# time of the slowest rank, %s; FLOPs 4 x heads x head_dim x visible pairs, backward 2.5 x that\n", plural(t.repeats, "repeat"))
 	t.table = tabwriter.NewWriter(w.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t.table, "mask\tS\tB\theads\tD\tdtype\tlayout\tschedule\tranks\tpass\tmin ms\tmedian\tp95\tmax\tkernel\texposed\t%%overlap\tGFLOP/s/rank\t%%peak\tsent\tmemory\t#wrong\t\n")
+	fmt.Fprintf(t.table, "mask\tS\tB\theads\tD\tdtype\tlayout\tschedule\tranks\tpass\tmin ms\tmedian\tp95\tmax\tkernel\texposed\t%%overlap\tGFLOP/s/rank\t%%peak\ttokens/s\tmJ/token\tsent\tGB/s/link\tmemory\t#wrong\t\n")
 	return nil
 }
 
@@ -69,7 +69,7 @@ func (t *benchTable) point(_ []sampleRecord, x resultRecord) error {
 	fmt.Fprintf(t.table, "%s\t%d\t%d\t%d/%d\t%d\t%s\t%s\t%s\t%d\t%s\t",
 		x.Mask, x.Seq, x.Batch, x.Heads, x.KVHeads, x.HeadDim, x.DType, x.Layout, x.Exchange(), x.Ranks, x.Pass)
 	if x.TimeS == nil {
-		fmt.Fprintf(t.table, "-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t%d\t\n", x.Wrong)
+		fmt.Fprintf(t.table, "-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t%d\t\n", x.Wrong)
 		return nil
 	}
 	percent := func(x *float64) string {
@@ -78,9 +78,14 @@ func (t *benchTable) point(_ []sampleRecord, x resultRecord) error {
 		}
 		return fmt.Sprintf("%.1f", 100**x)
 	}
+	energy := "-"
+	if x.EnergyJPerToken != nil {
+		energy = fmt.Sprintf("%.3g", *x.EnergyJPerToken*1e3)
+	}
 	s, peak := x.TimeS, percent(x.PeakFraction)
-	fmt.Fprintf(t.table, "%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t%.2f\t%s\t%s\t%s\t%d\t\n", s.Min*1e3, s.Median*1e3, s.P95*1e3, s.Max*1e3,
-		x.KernelS*1e3, x.ExposedS*1e3, percent(x.Overlap), x.TFLOPSPerRank*1e3, peak, report.FormatBytes(x.BytesSent), report.FormatBytes(x.MemoryBytes), x.Wrong)
+	fmt.Fprintf(t.table, "%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t%.2f\t%s\t%.0f\t%s\t%s\t%.3f\t%s\t%d\t\n", s.Min*1e3, s.Median*1e3, s.P95*1e3, s.Max*1e3,
+		x.KernelS*1e3, x.ExposedS*1e3, percent(x.Overlap), x.TFLOPSPerRank*1e3, peak, x.TokensPerS, energy,
+		report.FormatBytes(x.BytesSent), x.LinkGBPerS, report.FormatBytes(x.MemoryBytes), x.Wrong)
 	return nil
 }
 
@@ -140,7 +145,7 @@ func (c *benchCSV) head(metaRecord, []rankRecord) error {
 	return c.write(append([]string{
 		"seq", "batch", "heads", "kv_heads", "head_dim", "dtype", "mask", "pass", "layout", "schedule", "ranks", "backend", "transport",
 		"min_s", "median_s", "p95_s", "max_s", "kernel_s", "exposed_s", "tflops_per_rank", "peak_fraction", "bytes_sent", "memory_bytes", "wrong",
-	}, append(csvBreakdown(), "ulysses", "wire_gradients")...)...)
+	}, append(csvBreakdown(), "ulysses", "wire_gradients", "tokens_per_s", "link_gb_per_s", "energy_j_per_token")...)...)
 }
 
 func (c *benchCSV) point(_ []sampleRecord, x resultRecord) error {
@@ -158,7 +163,14 @@ func (c *benchCSV) point(_ []sampleRecord, x resultRecord) error {
 	}
 	fields = append(append(fields, times...), strconv.FormatInt(x.BytesSent, 10), strconv.FormatInt(x.MemoryBytes, 10), strconv.Itoa(x.Wrong))
 	fields = append(fields, csvBreakdownOf(&x.Result, number)...)
-	return c.write(append(fields, strconv.Itoa(x.Ulysses), x.Wire)...)
+	rates := make([]string, 3)
+	if x.TimeS != nil {
+		rates[0], rates[1] = number(x.TokensPerS), number(x.LinkGBPerS)
+	}
+	if x.EnergyJPerToken != nil {
+		rates[2] = number(*x.EnergyJPerToken)
+	}
+	return c.write(append(append(fields, strconv.Itoa(x.Ulysses), x.Wire), rates...)...)
 }
 
 func (c *benchCSV) end() error { return nil }

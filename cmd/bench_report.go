@@ -157,9 +157,10 @@ func (r *benchReport) begin(ctx context.Context, a *attention) error {
 }
 
 // add shows one pass of one shape.
-func (r *benchReport) add(ctx context.Context, a *attention, shape *cases.Shape, p ring.Pass, key string, stats []ring.Stats, rounds []ring.RoundStats, failed []string) error {
-	w := r.world
-	ranks, err := gatherAll(ctx, w, benchRank{r.mine, a.need, stats, rounds})
+func (r *benchReport) add(ctx context.Context, a *attention, shape *cases.Shape, p ring.Pass, key string, timed benchRank, failed []string) error {
+	w, stats := r.world, timed.Stats
+	timed.Rank, timed.Need = r.mine, a.need
+	ranks, err := gatherAll(ctx, w, timed)
 	if err != nil || w.Rank() != 0 {
 		return err
 	}
@@ -188,8 +189,12 @@ func (r *benchReport) add(ctx context.Context, a *attention, shape *cases.Shape,
 		}
 		samples, slowest = append(samples, sample), append(slowest, sample.slowest())
 	}
+	var most int64 // bytes that a rank sends
 	for _, x := range ranks {
 		result.MemoryBytes = max(result.MemoryBytes, x.Need)
+		if len(stats) > 0 {
+			most = max(most, x.Stats[0].BytesSent)
+		}
 	}
 	if len(stats) > 0 {
 		result.TimeS = newQuantiles(slowest)
@@ -197,6 +202,9 @@ func (r *benchReport) add(ctx context.Context, a *attention, shape *cases.Shape,
 		addOverlap(&result.Result, ranks)
 		rate := passFLOPs(s, pairs, p) / float64(w.Size()) / result.TimeS.Median
 		result.TFLOPSPerRank = rate / 1e12
+		tokens := a.batch * a.tokens
+		result.TokensPerS, result.LinkGBPerS = float64(tokens)/result.TimeS.Median, float64(most)/result.TimeS.Median/1e9
+		result.EnergyJPerToken = perToken(ranks, len(stats)*tokens)
 		if r.peak > 0 {
 			fraction := rate / r.peak
 			result.PeakFraction = &fraction

@@ -127,6 +127,13 @@ func TestBenchRecords(t *testing.T) {
 		if rate := flops / 2 / r.TimeS.Median / 1e12; math.Abs(rate-r.TFLOPSPerRank) > 1e-9*rate {
 			t.Errorf("%g TFLOP/s a rank, want %g: %s", r.TFLOPSPerRank, rate, line)
 		}
+		if got := r.TokensPerS * r.TimeS.Median; math.Abs(got-n) > 1e-9*n || r.EnergyJPerToken != nil {
+			t.Errorf("%g tokens in a pass, want %g, and no energy of CPUs: %s", got, n, line)
+		}
+		// Two ranks: one of them sends at least half.
+		if sent := r.LinkGBPerS * 1e9 * r.TimeS.Median / float64(r.BytesSent); sent < 0.5-1e-9 || sent > 1+1e-9 {
+			t.Errorf("a link carries %g of all bytes: %s", sent, line)
+		}
 		if r.TimeS.Min > r.TimeS.Median || r.TimeS.Median > r.TimeS.P95 || r.TimeS.P95 > r.TimeS.Max || r.TimeS.Min <= 0 ||
 			r.BytesSent <= 0 || r.MemoryBytes <= 0 || r.Wrong != 0 || r.Transport != "inproc" {
 			t.Errorf("%s", line)

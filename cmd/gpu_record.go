@@ -27,6 +27,32 @@ func (a *attention) readGPU() *gpuRecord {
 	return newGPURecord(*a.gpu)
 }
 
+// energy is what the rank's GPU has taken so far, in J: 0 where it has none, or a lower rank
+// reads it; nil: not known.
+func (a *attention) energy() *float64 {
+	if w := a.world; a.gpu == nil || !firstOfGPU(w.hosts, w.Rank()) {
+		return new(float64)
+	}
+	return gpu.ReadIndex(a.gpu.Index, a.gpu.UUID).EnergyJ
+}
+
+// perToken is the energy that ranks have taken for so many tokens; nil where one is not known,
+// or no counter has moved: they count in steps of some 20 ms.
+func perToken(ranks []benchRank, tokens int) *float64 {
+	sum := 0.0
+	for _, x := range ranks {
+		if x.EnergyJ == nil {
+			return nil
+		}
+		sum += *x.EnergyJ
+	}
+	if sum <= 0 {
+		return nil
+	}
+	sum /= float64(tokens)
+	return &sum
+}
+
 func newGPURecord(d kernels.CUDADevice) *gpuRecord {
 	return &gpuRecord{d.Index, d.Name, d.UUID, d.PCI, d.Capability, gpu.ReadIndex(d.Index, d.UUID)}
 }

@@ -82,6 +82,11 @@ type Result struct {
 	MemoryBytes   int64      `json:"memory_bytes"`  // of the fullest rank
 	Wrong         int        `json:"wrong"`         // tensors beyond their bounds
 
+	// 0 of a wrong result, and of records of versions that did not have them.
+	TokensPerS      float64  `json:"tokens_per_s"`       // of all rows
+	LinkGBPerS      float64  `json:"link_gb_per_s"`      // what the rank that sends most sends, over the median time
+	EnergyJPerToken *float64 `json:"energy_j_per_token"` // of all GPUs; nil: not known
+
 	// Nil of a wrong result, and of records of versions that did not have them.
 	Breakdown      *Breakdown `json:"breakdown_s"`
 	Overlap        *float64   `json:"overlap"`          // hidden / (hidden + exposed), over all ranks; nil: no messages
