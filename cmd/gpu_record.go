@@ -60,6 +60,9 @@ func newGPURecord(d kernels.CUDADevice) *gpuRecord {
 // text is the record for people; sharers is how many ranks compute on the GPU.
 func (r *gpuRecord) text(sharers int) string {
 	parts := []string{r.Name, r.Capability, r.UUID, r.PCI}
+	if x := r.NVML.Driver; x != nil {
+		parts = append(parts, "driver "+*x)
+	}
 	if x := r.NVML.SMClockMHz; x != nil {
 		parts = append(parts, fmt.Sprintf("%d MHz", *x))
 	}

@@ -1,6 +1,23 @@
 package cmd
 
-import "testing"
+import (
+	"testing"
+
+	"ringattn/gpu"
+)
+
+// People read what was found, and why the rest was not.
+func TestGPUText(t *testing.T) {
+	driver, clock, power := "550.54", 1980, 112.5
+	r := gpuRecord{Name: "H200", UUID: "GPU-1", PCI: "0:1", Capability: "sm_90", NVML: gpu.Facts{Driver: &driver, SMClockMHz: &clock, PowerW: &power}}
+	if got, want := r.text(2), "H200, sm_90, GPU-1, 0:1, driver 550.54, 1980 MHz, 112 W, shared by 2 ranks"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	r.NVML = gpu.Facts{Unread: map[string]string{"nvml": "no library"}}
+	if got, want := r.text(1), "H200, sm_90, GPU-1, 0:1, no more: no library"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
 
 // Energy is of all GPUs, or not known.
 func TestEnergyPerToken(t *testing.T) {
