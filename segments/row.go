@@ -222,6 +222,48 @@ func (m Mask) Sees(row, i, j int) bool {
 	return (!m.Causal || j <= i) && (m.Window == 0 || i-j < m.Window)
 }
 
+// Keys lists what position i of a row sees, ascending and disjoint: the keys j with Sees.
+func (m Mask) Keys(row, i int) (spans []Span) {
+	r := m.Rows[row]
+	doc, image := r.doc(i), Span{}
+	if doc < 0 {
+		return nil
+	}
+	if m.Vision {
+		for _, s := range r.Images {
+			if s.Start <= i && i < s.End {
+				image = s
+			}
+		}
+	}
+	for _, d := range r.Docs {
+		if d.Doc != doc {
+			continue
+		}
+		near := d.Span
+		if m.Causal {
+			near.End = min(near.End, i+1)
+		}
+		if m.Window > 0 {
+			near.Start = max(near.Start, i-m.Window+1)
+		}
+		parts := []Span{near, d.Intersect(image)}
+		if parts[1].Start < parts[0].Start {
+			parts[0], parts[1] = parts[1], parts[0]
+		}
+		for _, s := range parts {
+			switch n := len(spans); {
+			case s.Len() <= 0:
+			case n > 0 && s.Start <= spans[n-1].End:
+				spans[n-1].End = max(spans[n-1].End, s.End)
+			default:
+				spans = append(spans, s)
+			}
+		}
+	}
+	return spans
+}
+
 // doc is the document of position i, -1 for padding.
 func (r Row) doc(i int) int {
 	for _, d := range r.Docs {

@@ -47,6 +47,30 @@ func checkBatch(t rapid.TB, b *segments.Batch) {
 			checkPair(t, b, q, kv, orders[q], orders[kv])
 		}
 	}
+	for row := range b.Mask.Rows {
+		for i := range b.Layout.Tokens {
+			checkKeys(t, b, row, i)
+		}
+	}
+}
+
+// checkKeys holds the keys of a position against the rule.
+func checkKeys(t rapid.TB, b *segments.Batch, row, i int) {
+	t.Helper()
+	spans, n := b.Mask.Keys(row, i), 0
+	for j := range b.Layout.Tokens {
+		for n < len(spans) && spans[n].End <= j {
+			n++
+		}
+		if got := n < len(spans) && spans[n].Start <= j; got != b.Mask.Sees(row, i, j) {
+			t.Fatalf("row %d: position %d sees %d: keys %v say %v", row, i, j, spans, got)
+		}
+	}
+	for k, s := range spans {
+		if s.Len() <= 0 || k > 0 && s.Start <= spans[k-1].End {
+			t.Fatalf("row %d: the keys of position %d are %v", row, i, spans)
+		}
+	}
 }
 
 func checkPair(t rapid.TB, b *segments.Batch, q, kv int, queries, keys []token) {
