@@ -319,6 +319,9 @@ func (a *attention) time(ctx context.Context, p ring.Pass, b *benchOptions, righ
 			x.Rounds = addRounds(x.Rounds, a.exec.Rounds())
 		}
 	}
+	if err := a.world.Barrier(ctx); err != nil { // who shares a GPU may still compute
+		return x, err
+	}
 	if after := a.energy(); before != nil && after != nil {
 		*after -= *before
 		x.EnergyJ = after

@@ -79,3 +79,16 @@ func TestSampledRows(t *testing.T) {
 		}
 	}
 }
+
+// Gradients of queries that see one key are 0, from terms that are not.
+func TestSampledRowsOfOneKey(t *testing.T) {
+	for _, args := range []string{
+		"--seq 1", "--seq 64 --mask window:1", "--seq 2 --head-dim 256", "--seq 2 --head-dim 7", "--seq 1,2,3 --ranks 7", "--seq 1 --mask full --batch 8 --dtype bf16",
+		"--seq 300 --mask window:1 --ranks 2 --dtype f16",
+	} {
+		out, code, err := execute(append(strings.Fields("bench --repeats 1 --warmup 0 --log-level error --output csv"), strings.Fields(args)...)...)
+		if code != exitOK {
+			t.Errorf("%s: exit %d: %v\n%s", args, code, err, out)
+		}
+	}
+}

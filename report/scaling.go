@@ -61,8 +61,10 @@ type Table struct {
 	Kind  Kind
 	Fixed string // what they have in common, but for the pass
 	Pass  string
-	Base  *Point // what rows are compared with; nil: with nothing
-	Rows  []Row
+
+	config string // of its points, but for one that is lent
+	Base   *Point // what rows are compared with; nil: with nothing
+	Rows   []Row
 }
 
 // Row is a point compared with the baseline.
@@ -88,26 +90,51 @@ func tables(points []*Point) []*Table {
 	return all
 }
 
-// lend adds to points that differ in ranks, where none is of one rank, one of one rank on the
-// same problem, of the same file if there is one: a layout and a schedule make no difference to it.
+// lend adds to points that differ in ranks, where none is of one rank, those of one rank on the
+// same problem, one of each environment: a layout and a schedule make no difference to them.
 func (k Kind) lend(group, points []*Point) []*Point {
 	if k == Sequence || slices.ContainsFunc(group, func(p *Point) bool { return p.Ranks == 1 }) {
 		return group
 	}
 	to := group[0]
-	var lent *Point
+	var fit []*Point
 	for _, p := range points {
 		like := *p
 		like.Layout, like.Schedule, like.Ulysses, like.Wire = to.Layout, to.Schedule, to.Ulysses, to.Wire
-		fits := p.Ranks == 1 && p.Pass == to.Pass && k.fixed(&like) == k.fixed(to)
-		if fits && (lent == nil || p.Run.file() == to.Run.file() && lent.Run.file() != to.Run.file()) {
-			lent = p
+		if p.Ranks == 1 && p.Pass == to.Pass && k.fixed(&like) == k.fixed(to) {
+			fit = append(fit, p)
 		}
 	}
-	if lent == nil {
-		return group
+	environment := func(p *Point) string { return fmt.Sprint(p.environment()) }
+	var lent []*Point
+	for _, same := range groups(group, environment) {
+		one := slices.DeleteFunc(slices.Clone(fit), func(p *Point) bool { return environment(p) != environment(same[0]) })
+		lent = append(lent, same[0].nearest(one)...)
 	}
-	return append(group, lent)
+	if len(lent) == 0 {
+		lent = to.nearest(fit)
+	}
+	return slices.Concat(group, lent)
+}
+
+// nearest is one of some points: a right one before others, then one of the same file.
+func (x *Point) nearest(points []*Point) []*Point {
+	better := func(a, b *Point) int {
+		of := func(p *Point) int {
+			n := 0
+			if p.Right() {
+				n = 2
+			}
+			if p.Run.file() == x.Run.file() {
+				n++
+			}
+			return n
+		}
+		return of(b) - of(a)
+	}
+	sorted := slices.Clone(points)
+	slices.SortStableFunc(sorted, better)
+	return sorted[:min(1, len(sorted))]
 }
 
 // groups sorts points by a key, in the order of the first of each.
@@ -159,7 +186,7 @@ func (k Kind) tables(group []*Point) []*Table {
 
 // table compares points with the least of those that may be a baseline.
 func (k Kind) table(points, bases []*Point) *Table {
-	t := &Table{Kind: k, Fixed: k.fixed(points[0]), Pass: points[0].Pass}
+	t := &Table{Kind: k, Fixed: k.fixed(points[0]), Pass: points[0].Pass, config: points[0].config()}
 	for _, p := range bases {
 		if p.Right() && !p.Run.shares() && (t.Base == nil || k.x(p) < k.x(t.Base)) {
 			t.Base = p
@@ -235,7 +262,7 @@ func (t *Table) baseline() string {
 		least = ", the fewest here"
 	}
 	var facts []string
-	if !strings.Contains(t.Fixed, b.config()) {
+	if b.config() != t.config {
 		facts = append(facts, "run as "+b.Layout+", "+b.Exchange())
 	}
 	for _, f := range b.environment() {

@@ -35,6 +35,27 @@ func TestOneRankIsTheBaselineOfEachLayout(t *testing.T) {
 		t.Errorf("no table of %v", want)
 	}
 
+	// Of each build its own, and a right one before a wrong one.
+	build := func(name, text string) string {
+		return strings.ReplaceAll(text, `"revision":"abc"`, `"revision":"`+name+`"`)
+	}
+	s = merged(t, of(1, 8, "contiguous")+of(2, 4, "zigzag"), build("b", of(1, 6, "contiguous")+of(2, 2, "zigzag")))
+	var got []string
+	for _, x := range s.Tables {
+		if x.Kind == Strong {
+			got = append(got, column(x, func(r Row) float64 { return r.Speedup }))
+		}
+	}
+	if strings.Join(got, "; ") != "1.0000 2.0000; 1.0000 3.0000" {
+		t.Errorf("speedups of two builds: %q", got)
+	}
+	wrong := run{ranks: 1, timed: []timed{{seq: 4096, seconds: 1, wrong: 1}}}.records(t)
+	two := run{ranks: 2, timed: []timed{{seq: 4096, seconds: 4}}}.records(t)
+	other := strings.NewReplacer(`"layout":"zigzag"`, `"layout":"balanced"`).Replace
+	if x := only(t, merged(t, other(wrong)+two, of(1, 8, "contiguous")), Strong); x.Base == nil || x.Base.Ranks != 1 || x.Base.Layout != "contiguous" {
+		t.Errorf("the baseline beside a wrong one is %+v", x.Base)
+	}
+
 	// One of the same file comes before others.
 	x := only(t, merged(t, of(1, 8, "balanced"), of(1, 6, "contiguous")+of(2, 3, "zigzag")), Strong)
 	if got := column(x, func(r Row) float64 { return r.Speedup }); got != "1.0000 2.0000" {
