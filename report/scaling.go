@@ -117,24 +117,22 @@ func (k Kind) lend(group, points []*Point) []*Point {
 	return slices.Concat(group, lent)
 }
 
-// nearest is one of some points: a right one before others, then one of the same file.
+// nearest is one of some points, none of none: a right one before others, then one of the same
+// file, then the first.
 func (x *Point) nearest(points []*Point) []*Point {
-	better := func(a, b *Point) int {
-		of := func(p *Point) int {
-			n := 0
-			if p.Right() {
-				n = 2
-			}
-			if p.Run.file() == x.Run.file() {
-				n++
-			}
-			return n
-		}
-		return of(b) - of(a)
+	if len(points) == 0 {
+		return nil
 	}
-	sorted := slices.Clone(points)
-	slices.SortStableFunc(sorted, better)
-	return sorted[:min(1, len(sorted))]
+	rank := func(p *Point) (n int) {
+		if p.Right() {
+			n = 2
+		}
+		if p.Run.file() == x.Run.file() {
+			n++
+		}
+		return n
+	}
+	return []*Point{slices.MaxFunc(points, func(a, b *Point) int { return cmp.Compare(rank(a), rank(b)) })}
 }
 
 // groups sorts points by a key, in the order of the first of each.

@@ -38,7 +38,7 @@ func (j *Job) MemoryOf(rank int, s Shape, plans ...[]Step) int64 {
 				continue
 			}
 			counted[at] = true
-			b := solver.boundsOf(place, at, solver.queries(place, at))
+			b := solver.boundsOf(place, at)
 			if key := b.key(); !shared[key] {
 				shared[key] = true
 				bytes += b.bytes()

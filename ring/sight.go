@@ -26,15 +26,15 @@ func (j *Job) queries(rank int, at sight) segments.Span {
 // have the same ones share them in memory, as where all queries see all keys of one rank after
 // another: else intervals would grow with the ranks.
 type bounds struct {
-	queries, keys int
-	runs          []segments.Run // where an end stays it lies within the keys
+	queries segments.Span // of the rank
+	keys    int
+	runs    []segments.Run // where an end stays it lies within the keys
 }
 
-// boundsOf are those of some queries of a rank.
-func (j *Job) boundsOf(rank int, at sight, queries segments.Span) bounds {
-	b := bounds{queries: queries.Len(), keys: at.keys.Len()}
+func (j *Job) boundsOf(rank int, at sight) bounds {
+	b := bounds{queries: j.queries(rank, at), keys: at.keys.Len()}
 	for _, r := range j.Batch.Runs(rank, at.owner) {
-		q := r.Q.Intersect(queries)
+		q := r.Q.Intersect(b.queries)
 		if q.Len() == 0 {
 			continue
 		}
@@ -46,7 +46,7 @@ func (j *Job) boundsOf(rank int, at sight, queries segments.Span) bounds {
 		if !r.HiMoves {
 			r.Hi = min(max(r.Hi, 0), b.keys)
 		}
-		r.Q = segments.Span{Start: q.Start - queries.Start, End: q.End - queries.Start}
+		r.Q = segments.Span{Start: q.Start - b.queries.Start, End: q.End - b.queries.Start}
 		if r.LoMoves || r.HiMoves || r.Lo < r.Hi {
 			b.runs = append(b.runs, r)
 		}
@@ -56,7 +56,7 @@ func (j *Job) boundsOf(rank int, at sight, queries segments.Span) bounds {
 
 // key is equal of equal bounds.
 func (b *bounds) key() string {
-	text := binary.AppendVarint(nil, int64(b.queries))
+	text := binary.AppendVarint(nil, int64(b.queries.Len()))
 	text = binary.AppendVarint(text, int64(b.keys))
 	for _, r := range b.runs {
 		moves := int64(0)
@@ -74,16 +74,17 @@ func (b *bounds) key() string {
 }
 
 // bytes is the size of the intervals.
-func (b *bounds) bytes() int64 { return 8 * int64(b.queries) }
+func (b *bounds) bytes() int64 { return 8 * int64(b.queries.Len()) }
 
 // expand lists lo, then hi, of each query; an empty interval where it sees none of the keys.
 func (b *bounds) expand() []int32 {
-	list := make([]int32, 2*b.queries)
+	n := b.queries.Len()
+	list := make([]int32, 2*n)
 	for _, r := range b.runs {
 		for t := range r.Q.Len() {
 			lo, hi := r.Interval(t)
 			if lo, hi = max(lo, 0), min(hi, b.keys); lo < hi {
-				list[r.Q.Start+t], list[b.queries+r.Q.Start+t] = int32(lo), int32(hi)
+				list[r.Q.Start+t], list[n+r.Q.Start+t] = int32(lo), int32(hi)
 			}
 		}
 	}
@@ -101,9 +102,8 @@ func (e *Exec) rows(j *Job, rank int, at sight, known *sights) (Rows, error) {
 	if r, ok := known.of[at]; ok {
 		return r, nil
 	}
-	queries := j.queries(rank, at)
-	b := j.boundsOf(rank, at, queries)
-	key := b.key()
+	b := j.boundsOf(rank, at)
+	n, key := b.queries.Len(), b.key()
 	r, ok := known.shared[key]
 	if !ok {
 		list := b.expand()
@@ -115,10 +115,10 @@ func (e *Exec) rows(j *Job, rank int, at sight, known *sights) (Rows, error) {
 		if err := e.backend.Write(p, bytes); err != nil {
 			return Rows{}, err
 		}
-		r = Rows{N: b.queries, Lo: p, Hi: unsafe.Add(p, 4*b.queries), Span: SpanOf(list[:b.queries], list[b.queries:])}
+		r = Rows{N: n, Lo: p, Hi: unsafe.Add(p, 4*n), Span: SpanOf(list[:n], list[n:])}
 		known.shared[key] = r
 	}
-	r.Start = queries.Start
+	r.Start = b.queries.Start
 	known.of[at] = r
 	return r, nil
 }
