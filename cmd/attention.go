@@ -7,22 +7,17 @@ import (
 	"strings"
 	"unsafe"
 
-	"ringattn/kernels"
 	"ringattn/ring"
 )
 
-// attention is a problem on one rank: its plan, its tensors, its backend.
+// attention is a problem on one rank: its plan, its tensors, and what computes it.
 type attention struct {
 	*problem
-	world   *world
-	links   *connection
-	job     *ring.Job
-	gpu     *kernels.CUDADevice // that computes, nil: the CPU
-	need    int64               // bytes of the memory that the tensors are in: the node's, or the GPU's
-	backend ring.Backend
-	exec    *ring.Exec
-	x       ring.Tensors
-	memory  []*held
+	hardware
+	job    *ring.Job
+	exec   *ring.Exec
+	x      ring.Tensors
+	memory []*held
 }
 
 // newAttention plans the problem, checks that every node has the memory,
@@ -32,23 +27,11 @@ func newAttention(ctx context.Context, w *world, p *problem) (*attention, error)
 	if err != nil {
 		return nil, err
 	}
-	a := &attention{problem: p, world: w, job: job}
-	var claims []claim
-	if a.gpu, err = w.gpuFor(p.shape); err == nil {
-		claims, err = a.claims()
-	}
-	if err = w.agreed(ctx, err); err != nil {
+	a := &attention{problem: p, hardware: hardware{world: w}, job: job}
+	if err := a.acquire(ctx, p.shape, a.wants); err != nil {
 		return nil, err
 	}
-	if err := a.fits(ctx, claims); err != nil {
-		return nil, err
-	}
-	a.need = claims[len(claims)-1].Bytes
-	a.backend, err = w.openBackend(a.gpu)
-	if err = w.agreed(ctx, err); err != nil {
-		return nil, err
-	}
-	if err := a.bind(ctx); err != nil {
+	if err := a.bind(); err != nil {
 		a.close()
 		return nil, err
 	}
@@ -56,10 +39,7 @@ func newAttention(ctx context.Context, w *world, p *problem) (*attention, error)
 }
 
 // bind allocates and loads the tensors, and prepares the plans.
-func (a *attention) bind(ctx context.Context) (err error) {
-	if a.links, err = a.world.connect(ctx, a.backend); err != nil {
-		return err
-	}
+func (a *attention) bind() (err error) {
 	if err := a.load(); err != nil {
 		return err
 	}
@@ -169,10 +149,5 @@ func (a *attention) close() {
 	for _, h := range a.memory {
 		a.backend.Free(h.p)
 	}
-	if a.links != nil {
-		a.links.close()
-	}
-	if err := a.backend.Close(); err != nil {
-		a.world.log.Error().Err(err).Msg("the backend does not close")
-	}
+	a.hardware.close()
 }

@@ -141,12 +141,56 @@ func (w *world) openBackend(gpu *kernels.CUDADevice) (ring.Backend, error) {
 	return delayed(wrapBackend(b, w.Rank()), w.Rank())
 }
 
+// hardware is what computes on one rank, and what messages of its memory travel by.
+type hardware struct {
+	world   *world
+	gpu     *kernels.CUDADevice // that computes, nil: the CPU
+	need    int64               // bytes of the memory that computes: the node's, or the GPU's
+	backend ring.Backend
+	links   *connection
+}
+
+// acquire opens what computes a shape once all have the memory: wants says how many bytes of
+// the node's, and of that which computes. All ranks call it together.
+func (h *hardware) acquire(ctx context.Context, s ring.Shape, wants func() (host, tensors int64)) (err error) {
+	w := h.world
+	var claims []claim
+	if h.gpu, err = w.gpuFor(s); err == nil {
+		claims, err = h.claims(wants())
+	}
+	if err = w.agreed(ctx, err); err != nil {
+		return err
+	}
+	if err := w.fits(ctx, claims); err != nil {
+		return err
+	}
+	h.need = claims[len(claims)-1].Bytes
+	h.backend, err = w.openBackend(h.gpu)
+	if err = w.agreed(ctx, err); err != nil {
+		return err
+	}
+	if h.links, err = w.connect(ctx, h.backend); err != nil {
+		h.close()
+	}
+	return err
+}
+
+// close gives back what acquire has opened.
+func (h *hardware) close() {
+	if h.links != nil {
+		h.links.close()
+	}
+	if err := h.backend.Close(); err != nil {
+		h.world.log.Error().Err(err).Msg("the backend does not close")
+	}
+}
+
 // threads is how many threads of the CPU compute, and why so many.
-func (a *attention) threads() (n int, why string) {
-	if a.gpu != nil {
+func (h *hardware) threads() (n int, why string) {
+	if h.gpu != nil {
 		return 1, "the GPU computes"
 	}
-	return a.world.threads, a.world.why
+	return h.world.threads, h.world.why
 }
 
 // claim is what a rank wants of memory that it may share with others.
@@ -156,20 +200,18 @@ type claim struct {
 	Free  int64 // of it, as the rank sees it; 0: not known
 }
 
-// claims is what the rank wants of its node's memory and of its GPU's.
-func (a *attention) claims() ([]claim, error) {
-	w, gpu := a.world, a.gpu
-	// Loading and storing take four bytes a position on top.
-	positions := 4 * int64(a.batch) * int64(a.job.Batch.Layout.RankTokens(w.Rank()))
-	layer := a.job.Memory(w.Rank(), a.shape, a.backward)
-	node := claim{"node " + w.host.Host, positions, w.host.FreeBytes}
+// claims is what the rank wants of its node's memory, host bytes and where the CPU computes
+// tensors more, and of its GPU's.
+func (h *hardware) claims(host, tensors int64) ([]claim, error) {
+	w, gpu := h.world, h.gpu
+	node := claim{"node " + w.host.Host, host, w.host.FreeBytes}
 	if free, set, err := testBytes("RINGATTN_TEST_FREE_BYTES"); err != nil {
 		return nil, err
 	} else if set {
 		node.Free = free
 	}
 	if gpu == nil {
-		node.Bytes += layer
+		node.Bytes += tensors
 		return []claim{node}, nil
 	}
 	node.Bytes += bufferBytes
@@ -181,23 +223,35 @@ func (a *attention) claims() ([]claim, error) {
 		}
 		w.gpuFree = now.FreeBytes
 	}
+	return []claim{node, {"GPU " + gpu.UUID + " of node " + w.host.Host, tensors, w.gpuFree}}, nil
+}
+
+// wants is how many bytes the rank's part takes of the node's memory, and of the memory that
+// computes.
+func (a *attention) wants() (host, tensors int64) {
+	rank := a.world.Rank()
+	// Loading and storing take four bytes a position on top.
+	host = 4 * int64(a.batch) * int64(a.job.Batch.Layout.RankTokens(rank))
+	tensors = a.job.Memory(rank, a.shape, a.backward)
+	if a.gpu == nil {
+		return host, tensors
+	}
 	chunk := 0
 	for _, p := range a.passList() {
-		for s := range a.job.Plan(w.Rank(), p) {
+		for s := range a.job.Plan(rank, p) {
 			if s.Op == ring.Attend {
 				chunk = max(chunk, s.Range.Len())
 			}
 		}
 	}
-	shape, tokens := a.job.Kernels(w.Rank(), a.shape)
-	workspace := kernels.WorkspaceCUDA(gpu.Index, shape, int64(tokens), int64(chunk), a.backward)
-	return []claim{node, {"GPU " + gpu.UUID + " of node " + w.host.Host, layer + workspace, w.gpuFree}}, nil
+	shape, tokens := a.job.Kernels(rank, a.shape)
+	return host, tensors + kernels.WorkspaceCUDA(a.gpu.Index, shape, int64(tokens), int64(chunk), a.backward)
 }
 
-// fits refuses a problem that the free memory of a node or GPU will not hold, before any
-// of it is allocated.
-func (a *attention) fits(ctx context.Context, mine []claim) error {
-	claims, err := shareAll(ctx, a.world, mine)
+// fits refuses what the free memory of a node or GPU will not hold, before any of it is
+// allocated.
+func (w *world) fits(ctx context.Context, mine []claim) error {
+	claims, err := shareAll(ctx, w, mine)
 	if err != nil {
 		return err
 	}

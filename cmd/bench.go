@@ -19,7 +19,7 @@ func newBench() *cobra.Command {
 	var shape shapeFlags
 	b := benchOptions{}
 	c := &cobra.Command{
-		Use:   "bench (--seq N[,N..] [--mask PARTS].. | --config FILE)",
+		Use:   "bench (--seq N[,N..] [--mask PARTS].. | --links SIZE[,SIZE..] | --config FILE)",
 		Short: "Time a shape, or a sweep of shapes; the result is checked first",
 		Long: `bench runs each shape once and holds the result against a closed form, then again on
 random numbers of a normal distribution, of which it holds up to 16 rows of out, lse and
@@ -28,9 +28,14 @@ pass, on those random numbers: the ranks start together, and the time of a repea
 the slowest rank. FLOPs are 4 x heads x head_dim x visible pairs forward and 2.5 times
 that backward, whatever a kernel executes; peak is what the CPUs of the rank reach with
 nothing but the multiply-adds that its kernels make of the dtype, measured in the same
-run (not known of a GPU).`,
+run (not known of a GPU).
+
+--links measures what the links between ranks carry: each sends messages to the next rank
+and receives from the one before, at once, in the memory and by the transport of the job's
+messages. What comes is checked. It goes before the shapes, or without them.`,
 		Example: `  mpirun -n 4 ringattn bench --seq 8192 --heads 8/2 --head-dim 128
   mpirun -n 4 ringattn bench --config hostfiles/sweep.yaml --out sweep.jsonl --resume
+  mpirun -n 4 ringattn bench --links 1MiB,256MiB
   ringattn bench --ranks 2 --seq 4k,8k --mask causal --mask window:512 --output jsonl`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -39,7 +44,7 @@ run (not known of a GPU).`,
 					return err
 				}
 			}
-			shapes, err := shape.list(c.Flags(), o.override)
+			shapes, err := b.shapes(c.Flags(), &shape, &o)
 			if err != nil {
 				return err
 			}
@@ -67,8 +72,9 @@ run (not known of a GPU).`,
 	}
 	f := c.Flags()
 	shape.add(f)
+	f.Var(&b.links, "links", "sizes of messages, like 4096, 64KiB or 256MiB, that the links between ranks are measured with")
 	f.StringVar(&b.pass, "pass", "forward,backward", "the passes to time")
-	f.IntVar(&b.warmup, "warmup", 1, "repeats before them that are not timed")
+	f.IntVar(&b.warmup, "warmup", 1, fmt.Sprintf("repeats before them that are not timed; of --links at least %d", linkWarmup))
 	f.IntVar(&b.repeats, "repeats", 7, "timed repeats")
 	f.StringVar(&b.output, "output", "table", "table; jsonl: JSON Lines as docs/bench.schema.json describes them; csv; go: for benchstat")
 	f.StringVar(&b.config, "config", "", "YAML file of NAME: VALUE, named after these flags, with lists where a flag takes several; flags of the command line come first")
@@ -77,7 +83,7 @@ run (not known of a GPU).`,
 	f.Lookup("ranks-sweep").NoOptDefVal = doubling
 	f.StringVar(&b.out, "out", "", "file, not there yet unless with --resume, that gets the JSON Lines of each point when it is done; a signal ends the sweep after the shape at hand")
 	f.BoolVar(&b.resume, "resume", false, "go on with the file of --out: points of this build, shape, world and setting that it has are left out")
-	f.StringVar(&b.shard, "shard", "", "I/N: of the shapes of the sweep, counted once for each number of ranks, only each N-th, from the I-th of 0 to N-1 on, for job arrays")
+	f.StringVar(&b.shard, "shard", "", "I/N: of the shapes of the sweep, and sizes of --links, counted once for each number of ranks, only each N-th, from the I-th of 0 to N-1 on, for job arrays")
 	f.StringArrayVar(&b.expect, "expect", nil, "PASS.FIGURE>=NUMBER, or <=, of numbers in a result of --output jsonl, such as forward.tflops_per_rank>=0.5: exit 1 where a result of this run misses it")
 	o.override = map[string]string{}
 	o.addLayout(f, "run N ranks inside this process, without MPI")
@@ -95,8 +101,10 @@ type benchOptions struct {
 	config          string
 	resume          bool
 	expect          []string
+	links           sizes
 
 	passes         []ring.Pass
+	common         ring.Shape // dtype and head_dim of all shapes
 	shardI, shardN int
 	expectations   []expectation
 }
@@ -144,7 +152,7 @@ func (b *benchOptions) validate() error {
 	case b.resume && b.out == "":
 		return usageError("--resume goes with --out FILE")
 	}
-	return nil
+	return b.validateLinks()
 }
 
 // passFLOPs counts the work of a pass; docs/METRICS.md has the convention.
@@ -166,11 +174,11 @@ type benchRank struct {
 	EnergyJ *float64          // of all repeats; see energy
 }
 
-// bench times the shapes, one after another. A point is a shape and a pass.
+// bench times the shapes, one after another. A point is a shape and a pass, or a size of messages.
 func (w *world) bench(ctx context.Context, b *benchOptions, shapes []cases.Shape) error {
 	if err := w.agreeShapes(ctx, shapes, fact{"--pass", b.pass}, fact{"--warmup", fmt.Sprint(b.warmup)}, fact{"--repeats", fmt.Sprint(b.repeats)},
 		fact{"--output", b.output}, fact{"--out", b.out}, fact{"--resume", fmt.Sprint(b.resume)}, fact{"--shard", b.shard},
-		fact{"--ranks-sweep", b.ranksSweep}, fact{"--expect", strings.Join(b.expect, " ")}); err != nil {
+		fact{"--ranks-sweep", b.ranksSweep}, fact{"--expect", strings.Join(b.expect, " ")}, fact{"--links", b.links.String()}); err != nil {
 		return err
 	}
 	switch o := w.options.trace; {
@@ -183,6 +191,9 @@ func (w *world) bench(ctx context.Context, b *benchOptions, shapes []cases.Shape
 	counts, err := b.rankCounts(w.Size())
 	if err != nil {
 		return known(err)
+	}
+	if len(b.links) > 0 && slices.Max(counts) < 2 {
+		return known(usageError("--links: of one rank there is no link; there is --ranks N, or a launcher that starts more"))
 	}
 	for _, n := range counts {
 		if u := w.options.ulysses; b.ranksSweep != "" && u > 0 && n%u != 0 {
@@ -275,7 +286,7 @@ func (r *benchReport) shape(ctx context.Context, shape *cases.Shape) error {
 			return err
 		}
 	}
-	if err := r.begin(ctx, a); err != nil {
+	if err := r.begin(ctx, &a.hardware); err != nil {
 		return err
 	}
 	r.wrong += len(failed)

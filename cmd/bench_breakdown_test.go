@@ -114,7 +114,7 @@ func TestBreakdownOfBench(t *testing.T) {
 	}
 	out, _, _ = execute(append(args, "--output", "csv")...)
 	rows, err := csv.NewReader(strings.NewReader(out)).ReadAll()
-	if err != nil || len(rows) != 3 || len(rows[0]) != 24+1+4*len(report.Entries)+5 || rows[0][25] != "kernel_min_s" || rows[1][25] == "" {
+	if err != nil || len(rows) != 3 || len(rows[0]) != 24+1+4*len(report.Entries)+6 || rows[0][25] != "kernel_min_s" || rows[1][25] == "" {
 		t.Errorf("csv: %v, %v", err, rows)
 	}
 	out, _, _ = execute(args...)

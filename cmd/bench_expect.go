@@ -29,7 +29,7 @@ func parseExpectation(text string) (expectation, error) {
 		e.bound, err = strconv.ParseFloat(bound, 64)
 		e.pass, e.figure, ok = strings.Cut(name, ".")
 	}
-	full := report.Result{TimeS: new(report.Quantiles), PeakFraction: new(float64), Overlap: new(float64), Breakdown: new(report.Breakdown), EnergyJPerToken: new(float64)}
+	full := report.Result{TimeS: new(report.Quantiles), PeakFraction: new(float64), Overlap: new(float64), Breakdown: new(report.Breakdown), EnergyJPerToken: new(float64), PredictedS: new(float64)}
 	for _, s := range full.Breakdown.List() {
 		s.Imbalance = new(float64)
 	}

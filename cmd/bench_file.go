@@ -11,7 +11,7 @@ import (
 )
 
 // benchFile is a file of results that grows by a point at a time, on rank 0. What a point
-// has to say is written at once and synced, the result last: a file that was cut off, at
+// has to say is written at once and synced, the result or link last: a file that was cut off, at
 // any byte, loses that point alone.
 type benchFile struct {
 	file  *os.File
@@ -74,7 +74,7 @@ func readBenchFile(f *os.File, path string, resume bool) (*benchFile, error) {
 		}
 		switch record.Type {
 		case "meta", "rank", "sample":
-		case "result":
+		case "result", "link":
 			b.done[record.Key], whole = record.Wrong > 0, at
 		default:
 			return nil, foreign(path, at-n-1)
@@ -102,9 +102,17 @@ func (b *benchFile) head(meta metaRecord, ranks []rankRecord) error {
 }
 
 func (b *benchFile) point(samples []sampleRecord, result resultRecord) error {
+	return b.add(func(l benchLines) error { return l.point(samples, result) })
+}
+
+func (b *benchFile) link(x linkRecord) error {
+	return b.add(func(l benchLines) error { return l.link(x) })
+}
+
+func (b *benchFile) add(lines func(benchLines) error) error {
 	text := bytes.NewBuffer(b.begun)
 	b.begun = nil
-	if err := (benchLines{text}).point(samples, result); err != nil {
+	if err := lines(benchLines{text}); err != nil {
 		return err
 	}
 	if _, err := b.file.Write(text.Bytes()); err != nil {

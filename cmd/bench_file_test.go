@@ -19,7 +19,7 @@ func sweep(more ...string) []string {
 	}, more...)
 }
 
-// points lists the results in a file of bench: what they are of, sorted.
+// points lists the results and links in a file of bench: what they are of, sorted.
 func points(t *testing.T, path string) []string {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -35,7 +35,7 @@ func points(t *testing.T, path string) []string {
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
 			t.Fatalf("%s: %v", line, err)
 		}
-		if r.Type != "result" {
+		if r.Type != "result" && r.Type != "link" {
 			continue
 		}
 		key, err := json.Marshal(r.Key)
@@ -52,22 +52,24 @@ func points(t *testing.T, path string) []string {
 func TestBenchResumes(t *testing.T) {
 	dir := t.TempDir()
 	whole, cut := filepath.Join(dir, "whole"), filepath.Join(dir, "cut")
-	if _, code, err := execute(sweep("--out", whole)...); code != exitOK {
+	links := []string{"--links", "1KiB,3000"}
+	if _, code, err := execute(sweep(append(links, "--out", whole)...)...); code != exitOK {
 		t.Fatal(err)
 	}
 	want := points(t, whole)
-	if len(want) != 8 || len(slices.Compact(slices.Clone(want))) != 8 {
+	if len(want) != 10 || len(slices.Compact(slices.Clone(want))) != 10 {
 		t.Fatalf("the points are %q", want)
 	}
 	text, err := os.ReadFile(whole)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, n := range []int{0, 1, len(text) / 3, len(text) / 2, len(text) - 400, len(text) - 1, len(text)} {
+	link := strings.Index(string(text), `{"type":"link"`)
+	for _, n := range []int{0, 1, link, link + 200, len(text) / 3, len(text) / 2, len(text) - 400, len(text) - 1, len(text)} {
 		if err := os.WriteFile(cut, text[:n], 0o666); err != nil {
 			t.Fatal(err)
 		}
-		if _, code, err := execute(sweep("--out", cut, "--resume")...); code != exitOK {
+		if _, code, err := execute(sweep(append(links, "--out", cut, "--resume")...)...); code != exitOK {
 			t.Fatalf("cut at %d: %v", n, err)
 		}
 		if got := points(t, cut); !slices.Equal(got, want) {
@@ -136,12 +138,12 @@ func TestBenchShards(t *testing.T) {
 	path := func(name string) string { return filepath.Join(dir, name) }
 	var got []string
 	for _, shard := range []string{"0/3", "1/3", "2/3"} {
-		if _, code, err := execute(sweep("--out", path(shard[:1]), "--shard", shard)...); code != exitOK {
+		if _, code, err := execute(sweep("--links", "1KiB,3000", "--out", path(shard[:1]), "--shard", shard)...); code != exitOK {
 			t.Fatal(err)
 		}
 		got = append(got, points(t, path(shard[:1]))...)
 	}
-	if _, code, err := execute(sweep("--out", path("all"))...); code != exitOK {
+	if _, code, err := execute(sweep("--links", "1KiB,3000", "--out", path("all"))...); code != exitOK {
 		t.Fatal(err)
 	}
 	slices.Sort(got)
@@ -171,7 +173,7 @@ func TestBenchExpectations(t *testing.T) {
 // The formats tell the same.
 func TestBenchFormats(t *testing.T) {
 	csv, code, err := execute(sweep("--output", "csv")...)
-	if lines := strings.Split(csv, "\n"); code != exitOK || len(lines) != 10 || strings.Count(lines[0], ",") != 49 {
+	if lines := strings.Split(csv, "\n"); code != exitOK || len(lines) != 10 || strings.Count(lines[0], ",") != 50 {
 		t.Errorf("exit %d (%v): %s", code, err, csv)
 	}
 	text, code, err := execute(sweep("--output", "go")...)

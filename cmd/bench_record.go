@@ -38,6 +38,11 @@ type resultRecord struct {
 	report.Result
 }
 
+type linkRecord struct {
+	Type string `json:"type"` // link
+	report.Link
+}
+
 func newQuantiles(samples []float64) *report.Quantiles {
 	s := slices.Sorted(slices.Values(samples))
 	n := len(s)

@@ -92,14 +92,20 @@ func (r *benchReport) stopped(stop bool) error {
 // documents are is in it, the names of files and hosts are not: an array job that starts
 // again on other nodes of the kind goes on.
 func (r *benchReport) key(shape *cases.Shape, p ring.Pass) string {
-	w, o, what := r.world, r.world.options, *shape
+	what := *shape
 	what.Name = ""
+	return r.keyOf(fmt.Sprintf("%+v|%s", what, p), shape.HeadDim)
+}
+
+// keyOf is the key of whatever is measured, where a head_dim says what computes.
+func (r *benchReport) keyOf(what string, headDim int) string {
+	w, o := r.world, r.world.options
 	nodes := map[string]int{}
 	for _, h := range w.hosts {
 		nodes[h.Host]++
 	}
-	text := fmt.Sprintf("%s %s %s|%+v|%s|%s %s %s %d %s %s %v|%q|%d %d|%d of %d %v", version, revision(), kernels.CUDAArchive(), what, p,
-		o.layout, o.schedule, o.shards, o.perNode, o.machine, o.transport, r.threads, w.devices(shape.HeadDim), r.options.warmup, r.options.repeats,
+	text := fmt.Sprintf("%s %s %s|%s|%s %s %s %d %s %s %v|%q|%d %d|%d of %d %v", version, revision(), kernels.CUDAArchive(), what,
+		o.layout, o.schedule, o.shards, o.perNode, o.machine, o.transport, r.threads, w.devices(headDim), r.options.warmup, r.options.repeats,
 		w.Size(), r.whole.Size(), slices.Sorted(maps.Values(nodes)))
 	text += fmt.Sprintf("|%d %s %d %d|%t", o.ulysses, o.wire, o.stageTokens, o.grain, o.trace != "")
 	messages := mpi.Version()
@@ -112,24 +118,24 @@ func (r *benchReport) key(shape *cases.Shape, p ring.Pass) string {
 }
 
 // begin measures the peak on all ranks at once and shows the heading.
-func (r *benchReport) begin(ctx context.Context, a *attention) error {
+func (r *benchReport) begin(ctx context.Context, h *hardware) error {
 	if r.begun {
 		return nil
 	}
 	r.begun = true
 	w := r.world
-	threads, _ := a.threads()
+	threads, _ := h.threads()
 	r.mine = rankRecord{
-		Type: "rank", Rank: w.Rank(), Host: w.host.Host, CPUs: formatList(w.host.CPUs), Threads: threads, Backend: a.backend.Name(),
-		GPU: a.readGPU(),
+		Type: "rank", Rank: w.Rank(), Host: w.host.Host, CPUs: formatList(w.host.CPUs), Threads: threads, Backend: h.backend.Name(),
+		GPU: h.readGPU(),
 	}
 	r.mine.GPUShared = r.mine.GPU != nil && gpuSharers(w.hosts, w.Rank()) > 1
 	if err := w.Barrier(ctx); err != nil {
 		return err
 	}
 	// Threads that share a CPU would each be measured while they have it to themselves.
-	if w.options.backend != "ref" && a.gpu == nil && w.crowded == "" {
-		r.mine.PeakTFLOPS = kernels.PeakFLOPS(w.threads, testISA(), a.shape.DType) / 1e12
+	if w.options.backend != "ref" && h.gpu == nil && w.crowded == "" {
+		r.mine.PeakTFLOPS = kernels.PeakFLOPS(w.threads, testISA(), r.options.common.DType) / 1e12
 	}
 	ranks, err := gatherAll(ctx, w, r.mine)
 	if err != nil || w.Rank() != 0 {
@@ -144,7 +150,7 @@ func (r *benchReport) begin(ctx context.Context, a *attention) error {
 		r.peak = 0
 	}
 	meta := metaRecord{"meta", report.Meta{
-		Version: version, Revision: revision(), MPI: mpi.Version(), Launch: w.launch, Transport: a.links.describe(w),
+		Version: version, Revision: revision(), MPI: mpi.Version(), Launch: w.launch, Transport: h.links.describe(w),
 		World: r.whole.Size(), Args: os.Args[1:], Started: time.Now().UTC().Format(time.RFC3339),
 	}}
 	r.progress.clear()
@@ -172,6 +178,9 @@ func (r *benchReport) add(ctx context.Context, a *attention, shape *cases.Shape,
 		Pass: p.String(), Layout: a.job.Batch.Layout.Name, Schedule: a.job.Schedule, Ulysses: a.job.Members(), Wire: a.job.Wire.String(), Ranks: w.Size(), Backend: r.mine.Backend, Transport: a.links.kind(w),
 	}
 	result := resultRecord{"result", report.Result{Key: what, Wrong: len(failed)}}
+	if err := a.predict(&result.Result, p); err != nil {
+		return err
+	}
 	var samples []sampleRecord
 	var slowest []float64
 	var pairs int64
@@ -221,6 +230,22 @@ func (r *benchReport) add(ctx context.Context, a *attention, shape *cases.Shape,
 			return err
 		}
 	}
+	return nil
+}
+
+// predict adds the time of a pass on the machine of the flags, where they describe one.
+func (a *attention) predict(result *report.Result, p ring.Pass) error {
+	w, o := a.world, a.world.options
+	if o.machine == "" {
+		return nil
+	}
+	m, err := o.readMachine(usualGPU)
+	if err != nil {
+		return err
+	}
+	time := a.job.Predict(p, a.shape, m, o.nodesOf(w.Size(), w.nodes())).Time
+	result.PredictedS = &time
+	result.Machine = &report.Machine{TFLOPS: m.Flops / 1e12, LinkGBPerS: m.Link / 1e9, NodeLinkGBPerS: m.NodeLink / 1e9, StartS: m.Start}
 	return nil
 }
 

@@ -104,7 +104,7 @@ func TestBenchShowsExchange(t *testing.T) {
 	}
 	n := len(rows[0])
 	for i, want := range []string{"ulysses,wire_gradients", "2,bf16", "2,bf16"} {
-		if got := strings.Join(rows[i][n-5:n-3], ","); got != want {
+		if got := strings.Join(rows[i][n-6:n-4], ","); got != want {
 			t.Errorf("row %d ends with %s, want %s", i, got, want)
 		}
 	}

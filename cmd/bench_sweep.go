@@ -40,21 +40,30 @@ func (b *benchOptions) rankCounts(world int) ([]int, error) {
 	return counts, nil
 }
 
-// place is a shape of a sweep on the first so many ranks.
+// place is a shape of a sweep, or a size of messages, on the first so many ranks.
 type place struct {
 	ranks int
-	shape *cases.Shape
+	shape *cases.Shape // nil: messages of so many bytes
+	bytes int64
 }
 
 // places lists this process's shard of the sweep, in order.
 func (b *benchOptions) places(counts []int, shapes []cases.Shape) (list []place) {
 	i := 0
+	add := func(p place) {
+		if i%b.shardN == b.shardI {
+			list = append(list, p)
+		}
+		i++
+	}
 	for _, n := range counts {
-		for s := range shapes {
-			if i%b.shardN == b.shardI {
-				list = append(list, place{n, &shapes[s]})
+		for _, bytes := range b.links {
+			if n > 1 {
+				add(place{ranks: n, bytes: bytes})
 			}
-			i++
+		}
+		for s := range shapes {
+			add(place{ranks: n, shape: &shapes[s]})
 		}
 	}
 	return list
@@ -89,7 +98,12 @@ func (r *benchReport) measure(ctx context.Context, p place) error {
 				return err
 			}
 		}
-		err := r.shape(ctx, p.shape)
+		var err error
+		if p.shape != nil {
+			err = r.shape(ctx, p.shape)
+		} else {
+			err = r.link(ctx, p.bytes)
+		}
 		if err != nil && p.ranks < r.whole.Size() {
 			return withCode(exitCode(err), errors.New(err.Error())) // no knownError: those that rest do not know it
 		}

@@ -83,7 +83,8 @@ func TestBenchRecords(t *testing.T) {
 	if err := json.Unmarshal(text, &schema); err != nil {
 		t.Fatal(err)
 	}
-	out, code, err := execute("bench", "--ranks", "2", "--seq", "64,100", "--mask", "causal", "--mask", "window:9", "--repeats", "3", "--output", "jsonl", "--layout", "contiguous", "--log-level", "error")
+	out, code, err := execute("bench", "--ranks", "2", "--seq", "64,100", "--mask", "causal", "--mask", "window:9", "--repeats", "3", "--output", "jsonl", "--layout", "contiguous", "--log-level", "error",
+		"--links", "1KiB,3000")
 	if code != exitOK {
 		t.Fatalf("exit %d: %v", code, err)
 	}
@@ -139,7 +140,7 @@ func TestBenchRecords(t *testing.T) {
 			t.Errorf("%s", line)
 		}
 	}
-	if counts["meta"] != 1 || counts["rank"] != 2 || counts["result"] != 8 || counts["sample"] != 24 {
+	if counts["meta"] != 1 || counts["rank"] != 2 || counts["result"] != 8 || counts["sample"] != 24 || counts["link"] != 2 {
 		t.Errorf("records: %v", counts)
 	}
 }

@@ -19,12 +19,12 @@ type gpuRecord struct {
 	NVML       gpu.Facts `json:"nvml"`
 }
 
-// readGPU describes the GPU that computes the problem, nil where none does.
-func (a *attention) readGPU() *gpuRecord {
-	if a.gpu == nil {
+// readGPU describes the GPU that computes, nil where none does.
+func (h *hardware) readGPU() *gpuRecord {
+	if h.gpu == nil {
 		return nil
 	}
-	return newGPURecord(*a.gpu)
+	return newGPURecord(*h.gpu)
 }
 
 // energy is what the rank's GPU has taken so far, in J: 0 where it has none, or a lower rank

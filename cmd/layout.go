@@ -52,7 +52,7 @@ func (o *options) addLayout(f *pflag.FlagSet, ranksUsage string) {
 	f.IntVar(&o.stageTokens, "stage-tokens", 0, "the most tokens of a stage of --schedule direct (default: half of what the fullest rank holds)")
 	f.IntVar(&o.grain, "grain", 0, "tokens: --layout balanced cuts documents at multiples of it, from their start or end, alone (default 1)")
 	f.IntVar(&o.perNode, "ranks-per-node", 0, "ranks of a node, as if they were placed in order (default: the hosts; of ranks that are only planned: all on one)")
-	f.StringVar(&o.machine, "machine", "", "TFLOP/s of a rank, GB/s of its link, and of that between nodes, e.g. 400,50,25: what auto, and the predictions of plan, reckon with")
+	f.StringVar(&o.machine, "machine", "", "TFLOP/s of a rank, GB/s of its link, and of that between nodes, e.g. 400,50,25: what auto, and the predictions of plan and bench, reckon with")
 	f.IntVar(&o.ranks, "ranks", 0, ranksUsage)
 }
 

@@ -71,6 +71,11 @@ func cost(s *cases.Shape, pass ring.Pass, ranks int) float64 {
 // points counts the points of a sweep, and adds up what they cost.
 func (b *benchOptions) points(places []place) (n int, sum float64) {
 	for _, x := range places {
+		if x.shape == nil {
+			n++
+			sum += float64(x.bytes)
+			continue
+		}
 		for _, p := range b.passes {
 			n++
 			sum += cost(x.shape, p, x.ranks)

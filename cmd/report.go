@@ -25,7 +25,8 @@ scaling (the same problem on more ranks), weak scaling (as many tokens a rank)
 and sequence scaling (longer sequences on the same ranks). Each table names its
 baseline. A row whose build, GPU, backend, transport or binding is another than
 the baseline's is not compared, and says why. Of a wrong result no figure is
-shown, and the exit code is 1.
+shown, and the exit code is 1. Links of bench --links, and times that bench --machine
+predicted, have a table and columns of their own.
 
 --trace reads a file of run --trace or bench --trace as well, or alone: of each rank and
 pass the times, and how much of its messages kernels hid; in the page a timeline.

@@ -14,6 +14,7 @@ import (
 type Study struct {
 	Runs   []*Run
 	Points []*Point
+	Links  []Link // in the order in which they were given
 	Notes  []string
 	Tables []*Table
 	Traces []*trace.Trace // beside the points
@@ -29,6 +30,13 @@ func Merge(files ...*File) (*Study, error) {
 	for _, f := range files {
 		s.Runs = append(s.Runs, f.Runs...)
 		s.Notes = append(s.Notes, f.Notes...)
+		for _, x := range f.Links {
+			if slices.ContainsFunc(s.Links, func(y Link) bool { return reflect.DeepEqual(x, y) }) {
+				twice++
+				continue
+			}
+			s.Links = append(s.Links, x)
+		}
 		for _, x := range f.Points {
 			first, ok := seen[x.identity()]
 			switch {
@@ -53,9 +61,14 @@ func Merge(files ...*File) (*Study, error) {
 	return s, nil
 }
 
-// Wrong is the number of wrong results.
+// Wrong is the number of wrong results, those of links among them.
 func (s *Study) Wrong() int {
 	n := 0
+	for _, x := range s.Links {
+		if x.Wrong > 0 {
+			n++
+		}
+	}
 	for _, x := range s.Points {
 		if !x.Right() {
 			n++

@@ -27,6 +27,8 @@ type page struct {
 	Definitions string
 	Kinds       []kindSection
 	All         grid
+	LinkAbout   string
+	LinkTable   grid
 	Breakdown   []breakdownRow
 	Breakdowns  []figure // of the longest
 	Balance     []balanceRow
@@ -104,7 +106,9 @@ type balanceRow struct {
 // HTML writes the study as one page that needs nothing else: no script, no font, no file.
 func (s *Study) HTML(out io.Writer) error {
 	p := page{Study: s, Summary: s.summary(), Definitions: definitions}
-	p.All = newGrid("all results", resultHead, s.resultCells(), false)
+	head, rows := s.resultColumns()
+	p.All = newGrid("all results", head, rows, false)
+	p.LinkAbout, p.LinkTable = linkAbout, newGrid("links", linkHead, linkCells(s.Links), false)
 	for _, k := range kinds {
 		section, err := s.kind(k)
 		if err != nil {
@@ -139,7 +143,8 @@ func (s *Study) kind(k Kind) (kindSection, error) {
 		if t.Kind != k {
 			continue
 		}
-		all.Tables = append(all.Tables, section{t.Fixed + ", " + t.Pass, t.baseline(), newGrid(t.title(), tableHead, t.cells(), true)})
+		head, rows := t.columns()
+		all.Tables = append(all.Tables, section{t.Fixed + ", " + t.Pass, t.baseline(), newGrid(t.title(), head, rows, true)})
 		if t.Base == nil {
 			continue
 		}

@@ -91,6 +91,18 @@ type Result struct {
 	Breakdown      *Breakdown `json:"breakdown_s"`
 	Overlap        *float64   `json:"overlap"`          // hidden / (hidden + exposed), over all ranks; nil: no messages
 	OverlapByRound []*float64 `json:"overlap_by_round"` // the same of each round of the schedule
+
+	// Nil without --machine, and of records of versions that did not have them.
+	PredictedS *float64 `json:"predicted_s"` // of the plan, on the machine
+	Machine    *Machine `json:"machine"`
+}
+
+// Machine is what a prediction takes a rank to be.
+type Machine struct {
+	TFLOPS         float64 `json:"tflops"`
+	LinkGBPerS     float64 `json:"link_gb_per_s"`      // out, and as many in, within a node
+	NodeLinkGBPerS float64 `json:"node_link_gb_per_s"` // the same between nodes
+	StartS         float64 `json:"start_s"`            // that a kernel, or a message, takes besides
 }
 
 // Quantiles are of the slowest rank's time over repeats, in seconds.
@@ -123,6 +135,7 @@ type Point struct {
 type File struct {
 	Runs   []*Run
 	Points []*Point
+	Links  []Link
 	Notes  []string // what was left out, and why
 }
 
@@ -221,6 +234,8 @@ func (p *parser) add(text []byte) error {
 		p.pending = append(p.pending, s)
 	case record.Type == "result":
 		return p.result(text)
+	case record.Type == "link":
+		return p.link(text)
 	}
 	return nil
 }

@@ -294,6 +294,15 @@ func (t *Table) cells() [][]string {
 	return all
 }
 
+// columns are the cells below their heads, with predictions where there are any.
+func (t *Table) columns() (head []string, rows [][]string) {
+	var points []*Point
+	for _, r := range t.Rows {
+		points = append(points, r.Point)
+	}
+	return withPredicted(points, "TFLOP/s/rank", tableHead, t.cells())
+}
+
 // wrongWord stands where a wrong result would have its figures.
 const wrongWord = "wrong"
 

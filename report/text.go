@@ -37,8 +37,16 @@ func (s *Study) Text(out io.Writer) error {
 	for _, note := range s.Notes {
 		w.printf("# note: %s\n", note)
 	}
+	if len(s.Links) > 0 {
+		w.printf("\nlinks: %s\n", linkAbout)
+		w.table(linkHead, linkCells(s.Links), false)
+	}
+	if len(s.Points) == 0 && len(s.Links) > 0 {
+		return w.err
+	}
 	w.printf("\nresults\n")
-	w.table(resultHead, s.resultCells(), false)
+	head, rows := s.resultColumns()
+	w.table(head, rows, false)
 	for _, k := range kinds {
 		first := true
 		for _, t := range s.Tables {
@@ -51,7 +59,8 @@ func (s *Study) Text(out io.Writer) error {
 			}
 			first = false
 			w.printf("  %s\n", t.baseline())
-			w.table(tableHead, t.cells(), true)
+			head, rows := t.columns()
+			w.table(head, rows, true)
 		}
 	}
 	if len(s.Tables) == 0 {
@@ -65,6 +74,9 @@ func (s *Study) summary() string {
 		return plural(len(s.Traces), "trace")
 	}
 	text := plural(len(s.Points), "result") + " of " + plural(len(s.Runs), "run")
+	if n := len(s.Links); n > 0 {
+		text = plural(n, "link record") + ", " + text
+	}
 	if n := len(s.Traces); n > 0 {
 		text += ", " + plural(n, "trace")
 	}
@@ -136,6 +148,28 @@ func (s *Study) resultCells() [][]string {
 			formatRate(x.TFLOPSPerRank), percent(x.PeakFraction), FormatBytes(x.BytesSent), FormatBytes(x.MemoryBytes), "0"))
 	}
 	return all
+}
+
+// resultColumns are the cells below their heads, with predictions where there are any.
+func (s *Study) resultColumns() (head []string, rows [][]string) {
+	return withPredicted(s.Points, "kernel", resultHead, s.resultCells())
+}
+
+// withPredicted adds the predicted times, and the median times over them, before the column of a
+// name, where any of the points of the rows has one.
+func withPredicted(points []*Point, column string, head []string, rows [][]string) ([]string, [][]string) {
+	if !slices.ContainsFunc(points, func(x *Point) bool { return x.PredictedS != nil }) {
+		return head, rows
+	}
+	at := slices.Index(head, column)
+	for i, x := range points {
+		time, ratio := "-", "-"
+		if p := x.PredictedS; p != nil && x.Right() {
+			time, ratio = formatMS(*p), fmt.Sprintf("%.2f", x.TimeS.Median / *p)
+		}
+		rows[i] = slices.Insert(rows[i], at, time, ratio)
+	}
+	return slices.Insert(slices.Clone(head), at, "predicted", "x predicted"), rows
 }
 
 // Places says where the ranks of a run ran, a line for ranks in a row that are alike but for

@@ -124,8 +124,8 @@ func (c Comm) WaitAll(ctx context.Context, transfers []Transfer) error {
 		if err != nil || c.Timeout > 0 && waited >= c.Timeout {
 			return c.timeout(transfers, waited)
 		}
-		if progress {
-			pause = Backoff{}
+		if progress || c.Spin {
+			pause = Backoff{} // which yields at first
 		}
 		pause.Pause(c.Transport)
 	}

@@ -55,6 +55,7 @@ for ranks in 1 2 4; do
 	step "check $golden, P=$ranks, through host memory" job all $ranks check --golden $golden --transport host
 	step "check $golden, P=$ranks, auto" job all $ranks check --golden $golden
 done
+step "bench of links, P=3, CPU beside device" job 1 3 bench --links 1000,5MiB --repeats 2
 step "check $golden, P=3, CPU beside device" job 1 3 check --golden $golden
 step "check $golden, P=3, CPU beside device, small pieces" \
 	env RINGATTN_TEST_PIECE_BYTES=1000 RINGATTN_TEST_DEVICE=0,2 scripts/mpirun.sh 3 "$bin" check --golden $golden
@@ -93,6 +94,9 @@ for ranks in 1 2 4; do
 	step "check $golden, P=$ranks, through host memory" job all $ranks check --golden $golden --transport host
 done
 step "check testdata/real, P=4, device memory" job all 4 check --golden testdata/real --transport device
+for transport in device host; do
+	step "bench of links, P=3, $transport" job all 3 bench --links 1000,5MiB --repeats 2 --transport $transport
+done
 step "check $golden, P=4, copies by the host" \
 	env OMPI_MCA_btl_smcuda_use_cuda_ipc=0 RINGATTN_TEST_DEVICE=all scripts/mpirun.sh 4 "$bin" check --golden $golden
 step "check $golden, P=3, CPU beside device" job 0,2 3 check --golden $golden

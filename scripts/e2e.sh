@@ -62,7 +62,7 @@ for way in "${ways[@]}"; do
 			--layout zigzag --schedule $schedule --ranks-per-node 2 --wire-gradients bf16
 	done
 	step_exit 2 "3 ranks to a group of 2, $way" "$way" 3 check --golden testdata/real --ulysses 2
-	step "bench, $way" "$way" 4 bench --seq 128 --heads 4/1 --head-dim 16 --repeats 1 --ulysses 2 --wire-gradients bf16
+	step "bench, $way" "$way" 4 bench --seq 128 --heads 4/1 --head-dim 16 --repeats 1 --ulysses 2 --wire-gradients bf16 --links 100000,1MiB
 done
 
 # 2. run writes what check expects, the same to the bit on every way there.

@@ -20,19 +20,21 @@ func missingMessage(_ World, c ring.Comm) error {
 	if err := p.receive(left(c), tag, length, left(c)); err != nil {
 		return err
 	}
-	impatient := ring.Comm{Transport: c.Transport, Timeout: limit}
-	start := time.Now()
-	err := impatient.WaitAll(context.Background(), p.transfers)
-	took := time.Since(start)
-	var e *ring.TimeoutError
-	if !errors.Is(err, ring.ErrTimeout) || !errors.As(err, &e) {
-		return fmt.Errorf("missing message: got error %w, want a TimeoutError", err)
-	}
-	if e.Rank != c.Rank() || !slices.Equal(e.Peers, []int{left(c)}) || e.Tag != tag || e.Bytes != length {
-		return fmt.Errorf("missing message: wrong details in %w", err)
-	}
-	if e.Waited < limit || took > limit+patience/4 {
-		return fmt.Errorf("missing message: gave up after %v, want %v", took, limit)
+	for _, spin := range []bool{false, true} {
+		impatient := ring.Comm{Transport: c.Transport, Timeout: limit, Spin: spin}
+		start := time.Now()
+		err := impatient.WaitAll(context.Background(), p.transfers)
+		took := time.Since(start)
+		var e *ring.TimeoutError
+		if !errors.Is(err, ring.ErrTimeout) || !errors.As(err, &e) {
+			return fmt.Errorf("missing message: got error %w, want a TimeoutError", err)
+		}
+		if e.Rank != c.Rank() || !slices.Equal(e.Peers, []int{left(c)}) || e.Tag != tag || e.Bytes != length {
+			return fmt.Errorf("missing message: wrong details in %w", err)
+		}
+		if e.Waited < limit || took > limit+patience/4 {
+			return fmt.Errorf("missing message: gave up after %v, want %v", took, limit)
+		}
 	}
 	if err := c.Barrier(context.Background()); err != nil { // nobody sends before all have given up
 		return err
