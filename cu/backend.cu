@@ -79,6 +79,10 @@ static int32_t find_fault(rattn_ctx *ctx) {
   if (f->span)
     return fail(ctx, RATTN_ERR_ARG, "rows of a call see keys [%d, %d) from row %d on, span is %d, on %s",
                 f->lo, f->hi, f->row, f->span, ctx->name);
+  if (f->tiles)
+    return fail(ctx, RATTN_ERR_ARG,
+                "rows of a call touch more tiles of keys than the %lld of it, from row %d on, on %s",
+                (long long)f->tiles, f->row, ctx->name);
   return fail(ctx, RATTN_ERR_ARG, "row %d of a call sees keys [%d, %d) of a chunk of %d, on %s", f->row,
               f->lo, f->hi, f->tokens, ctx->name);
 }

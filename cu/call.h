@@ -31,6 +31,13 @@ struct Seers {
   int32_t begin, end;
 };
 
+// What is kept of two neighbouring tiles of 64 query rows, for the tiles of keys [lo, hi) that
+// either sees, begins behind what is kept for `at` tiles of keys of the pairs before.
+struct __align__(16) Kept {
+  int64_t at;
+  int32_t lo, hi;
+};
+
 // Arguments of a kernel, of rows query rows against tokens keys. Strides and offsets
 // are in elements; pointers to query rows are to the first row of the call. dim is
 // head_dim, stride that of q, k, v and dout: dim rounded up so that rows start on 16
@@ -47,6 +54,7 @@ struct Call {
   int64_t q_token, kv_token;     // elements from a token to the next
   int32_t rows, tokens, tiles;   // tiles: stationary ones
   int32_t span;                  // of rattn_rows, at most tokens
+  int64_t touched;               // tiles of rattn_rows, or what it is at most
   int32_t heads, kv_heads, dim, stride;
   float scale;     // of q.k
   float exponent;  // |scale| log2 e, > 0: scores to powers of 2

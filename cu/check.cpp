@@ -253,16 +253,18 @@ Results<float> run(const rattn_backend *b, rattn_ctx *ctx, const Problem &p) {
       lo[t] = std::max(p.lo[t] - start, 0), hi[t] = std::min(p.hi[t] - start, n);
       if (lo[t] >= hi[t]) lo[t] = n - t % (n + 1), hi[t] = lo[t] / 2;  // one of the ways to say nothing
     }
-    int64_t span = 0;
+    int64_t span = 0, tiles = 0;
     for (int t = 0; t < c.rows; t += 128) {
       int first = n, end = 0;
       for (int r = t; r < std::min(t + 128, c.rows); r++)
         if (lo[r] < hi[r]) first = std::min(first, lo[r]), end = std::max(end, hi[r]);
       span = std::max<int64_t>(span, end - first);
+      if (first < end) tiles += (end + 63) / 64 - first / 64;
     }
     kv[i] = m.put(encode(x, c.dtype));
     dkv[i] = (float *)m.put(std::vector<float>(2 * n * size + 1));
-    rows[i] = {c.before, c.rows, (const int32_t *)m.put(lo), (const int32_t *)m.put(hi), i % 2 ? 0 : span};
+    rows[i] = {c.before,         c.rows,           (const int32_t *)m.put(lo), (const int32_t *)m.put(hi),
+               i % 2 ? 0 : span, i % 2 ? 0 : tiles};
   }
   for (int i = 0; i < c.chunks; i++) {
     const rattn_forward_args a = {shape, rows[i], p.cuts[i + 1] - p.cuts[i], q, kv[i], out, lse, i == 0};

@@ -251,7 +251,7 @@ struct Bench {
     if (!forward_only) dout = random_bytes(rows, s.dtype, 2);
     lo.resize(T), hi.resize(T);
     int64_t start = 0, end = 0;  // of the document
-    int64_t first = 0, span = 0;
+    int64_t first = 0, span = 0, tiles = 0;
     size_t document = 0;
     for (int64_t t = 0; t < T; t++) {
       while (!s.docs.empty() && t == end) start = end, end += s.docs[document++ % s.docs.size()];
@@ -260,13 +260,14 @@ struct Bench {
       pairs += hi[t] - lo[t];
       first = t % 128 ? std::min<int64_t>(first, lo[t]) : lo[t];
       span = std::max(span, hi[t] - first);
+      if (t % 128 == 127 || t == T - 1) tiles += (hi[t] + 63) / 64 - first / 64;
     }
     const float scale = (float)(1 / sqrt((double)s.dim));
     const rattn_shape shape = {s.dtype, s.heads, s.kv_heads, s.dim, scale};
     float *out = (float *)put(NULL, rows * 4), *lse = (float *)put(NULL, T * s.heads * 4);
     const void *qp = put(q.data(), q.size()), *kvp = put(kv.data(), kv.size());
-    const rattn_rows r = {0, T, (const int32_t *)put(lo.data(), T * 4),
-                          (const int32_t *)put(hi.data(), T * 4), span};
+    const rattn_rows r = {
+        0, T, (const int32_t *)put(lo.data(), T * 4), (const int32_t *)put(hi.data(), T * 4), span, tiles};
     rattn_forward_args f = {shape, r, T, qp, kvp, out, lse, 1};
     must(b, ctx, b->forward(ctx, &f), "forward");
     rattn_backward_args g = {};

@@ -27,8 +27,8 @@ constexpr int64_t KEPT_BYTES = 4LL << 30;
 // The most bytes of workspace, beside tile lists, of a backward of so many rows and keys, or fewer.
 int64_t hopper_backward_bytes(const rattn_shape *s, int64_t rows, int64_t tokens);
 
-// And for head_dim in [8, 256], where c has rows enough for what is kept to be worth it.
-bool has_hopper_backward_d256(const rattn_ctx *ctx, const rattn_shape *s, const Call &c);
+// And for head_dim in [8, 256].
+bool has_hopper_backward_d256(const rattn_ctx *ctx, const rattn_shape *s, int64_t tokens);
 int32_t hopper_backward_d256(rattn_ctx *ctx, int32_t dtype, const Call &c);
 int64_t hopper_backward_d256_bytes(const rattn_shape *s, int64_t rows, int64_t tokens);
 

@@ -9,7 +9,7 @@
 
 namespace rattn {
 
-// The fewest steps of 64 rows of a head that a part of a backward is worth a launch for.
+// The fewest steps of 64 rows of a head that a part of a backward goes over, if there are as many.
 constexpr int32_t LEAST_STEPS = 256;
 
 // The maps of a kernel's tensors.
@@ -47,22 +47,31 @@ static int32_t launch_three(rattn_ctx *ctx, const HopperBackward &a) {
   return status;
 }
 
-// How a backward whose weights are kept goes: so many KV heads and row tiles at a time, of
+// How a backward whose weights are kept goes: so many KV heads, row tiles and keys at a time, of
 // weights of so many bytes; all in one part, or in several of about the same size that take
-// turns in two buffers. kv_heads is 0 where weights are not worth keeping.
+// turns in two buffers. kv_heads is 0 where there is no room for weights.
 struct Parts {
-  int32_t kv_heads, tiles, width;
+  int32_t kv_heads, tiles, keys, width;
   int64_t bytes;
   bool one;
 };
 
-// All rows of as many KV heads as there is room for, or of one as many row tiles. It follows
-// from sizes alone, so that results do.
+// All rows of as many KV heads as there is room for, or of one as many row tiles; where those
+// would be too few, with some of the keys that they see. It follows from sizes alone, so that
+// results do.
 static Parts parts_of(const rattn_ctx *ctx, const Call &c) {
   const int32_t group = c.heads / c.kv_heads;
   const int64_t all_tiles = ceil_div(ceil_div(c.rows, 64), 2) * 2;
   // span keys that begin within a tile reach into one more.
-  const int64_t width = min(ceil_div(c.tokens, 64), ceil_div(c.span, 64) + 1);
+  int64_t width = min(ceil_div(c.tokens, 64), ceil_div(c.span, 64) + 1), keys = c.tokens;
+  const int64_t most_width =  // a block of key_sums has 4 tiles of keys
+      max(ctx->kept_bytes / 2 /
+              (min(ceil_div(LEAST_STEPS, 2 * group) * 2, all_tiles) * group * STORED_BYTES) / 4 * 4,
+          (int64_t)4);
+  if (width > most_width) {
+    const int64_t chunks = ceil_div(ceil_div(c.tokens, 64), most_width);
+    width = ceil_div(ceil_div(c.tokens, 64), 4 * chunks) * 4, keys = min(64 * width, keys);
+  }
   const int64_t tile_bytes = group * width * STORED_BYTES;
   const int64_t room = ctx->kept_bytes / 2 / tile_bytes / 2 * 2;  // an even number of tiles
   int64_t tiles = all_tiles, kv_heads = 1;
@@ -70,9 +79,26 @@ static Parts parts_of(const rattn_ctx *ctx, const Call &c) {
     kv_heads = min(room / all_tiles, (int64_t)c.kv_heads);
   else if (room > 0)
     tiles = ceil_div(ceil_div(all_tiles, ceil_div(all_tiles, room)), 2) * 2;
-  const bool one = tiles == all_tiles && kv_heads == c.kv_heads;
-  const bool worth = room >= tiles && (one || tiles * group >= LEAST_STEPS || ctx->kept_bytes < KEPT_BYTES);
-  return {worth ? (int32_t)kv_heads : 0, (int32_t)tiles, (int32_t)width, kv_heads * tiles * tile_bytes, one};
+  const bool one = tiles == all_tiles && kv_heads == c.kv_heads && keys == c.tokens;
+  return {room >= tiles ? (int32_t)kv_heads : 0,
+          (int32_t)tiles,
+          (int32_t)keys,
+          (int32_t)width,
+          kv_heads * tiles * tile_bytes,
+          one};
+}
+
+// Lists of what rows see, and of who sees keys, for the keys in [first, end).
+static int32_t list_tiles(rattn_ctx *ctx, const HopperBackward &a, int32_t first, int32_t end) {
+  const Call &c = a.call;
+  Seen *const seen = const_cast<Seen *>(c.seen);
+  const int32_t row_tiles = (int32_t)ceil_div(c.rows, 64);
+  cudaError_t status = see_rows(ctx->stream, c.lo, c.hi, c.rows, c.tokens, 64, true, seen, row_tiles,
+                                ctx->fault_on_device, c.lse, c.heads, first, end);
+  if (status == cudaSuccess)
+    status = see_keys(ctx->stream, seen, row_tiles, 64, const_cast<Seers *>(c.seers),
+                      (int32_t)ceil_div(c.tokens, 64));
+  return check(ctx, status, "tile lists");
 }
 
 // dq, keeping p and ds, then dk and dv from them, part by part.
@@ -80,23 +106,27 @@ template <class T>
 static int32_t launch_parts(rattn_ctx *ctx, HopperBackward a, const Parts &parts) {
   using Dq = Hopper<T, D_Q, 16, 5, 2, true>;
   using Keys = KeySums<T>;
-  uint8_t *const kept = (uint8_t *)ctx->weights.p;
-  const int32_t row_tiles = (int32_t)ceil_div(a.call.rows, 64), group = a.call.heads / a.call.kv_heads;
+  const Call c = a.call;
+  const int32_t row_tiles = (int32_t)ceil_div(c.rows, 64), group = c.heads / c.kv_heads;
   a.width = parts.width, a.fault = ctx->fault_on_device;
   int32_t status = make_maps<Dq>(ctx, &a);
-  int part = 0;
-  for (a.first_kv_head = 0; a.first_kv_head < a.call.kv_heads; a.first_kv_head += parts.kv_heads)
-    for (a.first_tile = 0; a.first_tile < row_tiles; a.first_tile += parts.tiles, part++) {
-      if (status != RATTN_OK) return status;
-      const int32_t heads = min(parts.kv_heads, a.call.kv_heads - a.first_kv_head);
-      a.call.tiles = min(parts.tiles, row_tiles - a.first_tile);
-      a.weights = kept + part % 2 * parts.bytes;
-      status = launch_backward<Dq>(ctx, hopper_backward<Dq>, 2 * ceil_div(a.call.tiles, 2) * heads * group, a,
-                                   part > 0, "backward dq");
-      if (status == RATTN_OK)
-        status = launch_backward<Keys>(ctx, key_sums<Keys>, ceil_div(a.call.tokens, 256) * 8 * heads, a,
-                                       false, "backward dk, dv");
-    }
+  for (int32_t key = 0; key < c.tokens; key += min(parts.keys, c.tokens - key)) {
+    if (status == RATTN_OK) status = list_tiles(ctx, a, key, key + min(parts.keys, c.tokens - key));
+    a.call.first = c.first && key == 0;
+    int part = 0;
+    for (a.first_kv_head = 0; a.first_kv_head < c.kv_heads; a.first_kv_head += parts.kv_heads)
+      for (a.first_tile = 0; a.first_tile < row_tiles; a.first_tile += parts.tiles, part++) {
+        if (status != RATTN_OK) return status;
+        const int32_t heads = min(parts.kv_heads, c.kv_heads - a.first_kv_head);
+        a.call.tiles = min(parts.tiles, row_tiles - a.first_tile);
+        a.weights = (uint8_t *)ctx->weights.p + part % 2 * parts.bytes;
+        status = launch_backward<Dq>(ctx, hopper_backward<Dq>, 2 * ceil_div(a.call.tiles, 2) * heads * group,
+                                     a, part > 0, "backward dq");
+        if (status == RATTN_OK)
+          status = launch_backward<Keys>(ctx, key_sums<Keys>, ceil_div(c.tokens, 256) * 8 * heads, a, false,
+                                         "backward dk, dv");
+      }
+  }
   return status;
 }
 
@@ -124,13 +154,6 @@ int32_t hopper_backward(rattn_ctx *ctx, int32_t dtype, const Call &c) {
   a.call = c, a.call.seen = seen, a.call.seers = seers;
   a.numbers = (const float *)ctx->numbers.p;
   a.clusters = ctx->processors > 1 ? ctx->processors / 2 : 1;
-  status = check(ctx,
-                 see_rows(ctx->stream, c.lo, c.hi, c.rows, c.tokens, 64, true, seen, row_tiles,
-                          ctx->fault_on_device, c.lse, c.heads),
-                 "tile lists");
-  if (status == RATTN_OK)
-    status = check(ctx, see_keys(ctx->stream, seen, row_tiles, 64, seers, key_tiles), "tile lists");
-  if (status != RATTN_OK) return status;
   status = check(ctx, number_rows(ctx->stream, c, (float *)ctx->numbers.p), "lse and delta");
   if (status != RATTN_OK) return status;
 
@@ -140,6 +163,8 @@ int32_t hopper_backward(rattn_ctx *ctx, int32_t dtype, const Call &c) {
     if (status != RATTN_OK) return status;
     return dtype == RATTN_BF16 ? launch_parts<Bf16>(ctx, a, parts) : launch_parts<F16>(ctx, a, parts);
   }
+  status = list_tiles(ctx, a, 0, c.tokens);
+  if (status != RATTN_OK) return status;
   return dtype == RATTN_BF16 ? launch_three<Bf16>(ctx, a) : launch_three<F16>(ctx, a);
 }
 

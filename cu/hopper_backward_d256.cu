@@ -9,122 +9,135 @@
 
 namespace rattn {
 
-// The fewest steps of 64 rows of a head for which dk and dv are worth another reading and writing.
-constexpr int32_t LEAST_STEPS = 32;
-
-// What a launch is of at most.
+// What a launch is of at most: so many KV heads, query heads of each, tiles of query rows, and
+// keys. Its pairs of row tiles touch so many tiles of keys each, and so many in all, of which a
+// query head's ds has room for.
 struct Part {
-  int32_t kv_heads, members, tiles;
-  int64_t bytes;
+  int32_t kv_heads, members, tiles, keys, width;
+  int64_t room;
+  int64_t bytes() const { return 2 * room * kv_heads * members * KEPT_TILE_BYTES; }
 };
 
-// All rows of as many query heads as there is room for: of so many KV heads that their keys are
-// blocks enough, and then of whole groups. Or as many rows of whole groups. Parts are of about the
-// same size; tiles is 0 where so few rows are not worth it.
-static Part split(const rattn_ctx *ctx, const Call &c) {
-  const int32_t row_tiles = (int32_t)ceil_div(c.rows, 64), key_tiles = (int32_t)ceil_div(c.tokens, 64);
-  const int32_t group = c.heads / c.kv_heads;
-  const auto even = [](int32_t all, int64_t most) { return (int32_t)ceil_div(all, ceil_div(all, most)); };
-  const int64_t room = ctx->kept_bytes / 2 / KEPT_TILE_BYTES, heads = room / kept_tiles(row_tiles, key_tiles);
-  // KV heads for about so many blocks for each multiprocessor.
-  const auto kv_heads_for = [&](int32_t rounds) {
-    return min(ceil_div(rounds * ctx->processors, ceil_div(key_tiles, 2)), (int64_t)c.kv_heads);
-  };
-  Part p = {1, group, row_tiles, 0};
+// All rows and keys of as many query heads as there is room for: of so many KV heads that their
+// keys are blocks enough, and then of whole groups. Or some rows of one head, with all keys that
+// they see or as many as are some rounds of blocks. Parts are of about the same size.
+static Part split(const rattn_ctx *ctx, const Call &c, int32_t block_keys) {
+  const int64_t row_pairs = ceil_div(c.rows, 128), key_tiles = ceil_div(c.tokens, 64),
+                group = c.heads / c.kv_heads;
+  const int64_t most_blocks = 4 * ctx->processors;
+  const auto even = [](int64_t all, int64_t most) { return ceil_div(all, ceil_div(all, most)); };
+  const int64_t room = max(ctx->kept_bytes / 2 / (2 * KEPT_TILE_BYTES), (int64_t)block_keys / 64);
+  const int64_t heads = room / c.touched;
   if (heads > 0) {
-    p.kv_heads = (int32_t)min(kv_heads_for(4), heads);
-    p.members = even(group, min(heads / p.kv_heads, (int64_t)group));
-    p.kv_heads = even(c.kv_heads, min(heads / p.members, (int64_t)c.kv_heads));
-  } else {
-    p.kv_heads = (int32_t)kv_heads_for(1);
-    p.tiles = (int32_t)(room / kept_tiles(KEPT_SIDE, key_tiles) * KEPT_SIDE / p.kv_heads / group);
-    if (p.tiles == 0 || (p.tiles * group < LEAST_STEPS && ctx->kept_bytes == KEPT_BYTES)) return {};
-    p.tiles = (int32_t)ceil_div(even(row_tiles, p.tiles), 2) * 2;
+    int64_t kv_heads =
+        min(ceil_div(most_blocks, ceil_div(c.tokens, block_keys)), min((int64_t)c.kv_heads, heads));
+    const int64_t members = even(group, min(heads / kv_heads, group));
+    kv_heads = even(c.kv_heads, min(heads / members, (int64_t)c.kv_heads));
+    return {(int32_t)kv_heads, (int32_t)members,   (int32_t)(2 * row_pairs),
+            c.tokens,          (int32_t)key_tiles, c.touched};
   }
-  p.bytes = p.kv_heads * kept_tiles((int64_t)p.tiles * p.members, key_tiles) * KEPT_TILE_BYTES;
-  return p;
+  // span keys that begin within a tile reach into one more.
+  int64_t width = min(key_tiles, ceil_div(c.span, 64) + 1), keys = c.tokens;
+  const int64_t most_keys = min(most_blocks, room * 64 / block_keys) * block_keys;
+  if (64 * width > most_keys)
+    keys = ceil_div(even(keys, most_keys), block_keys) * block_keys, width = keys / 64;
+  const int64_t pairs = even(row_pairs, room / width);
+  return {1, 1, (int32_t)(2 * pairs), (int32_t)keys, (int32_t)width, pairs * width};
+}
+
+// Lists for the keys in [first, end): what rows see, where their ds goes, and who sees keys.
+static int32_t list_tiles(rattn_ctx *ctx, const HopperKept &a, const Part &most, int32_t first, int32_t end,
+                          int32_t block_keys) {
+  const Call &c = a.call;
+  Seen *const seen = const_cast<Seen *>(c.seen);
+  const int32_t row_tiles = (int32_t)ceil_div(c.rows, 64);
+  cudaError_t status = see_rows(ctx->stream, c.lo, c.hi, c.rows, c.tokens, 64, true, seen, row_tiles,
+                                ctx->fault_on_device, c.lse, c.heads, first, end);
+  if (status == cudaSuccess)
+    status =
+        place_rows(ctx->stream, seen, row_tiles, most.width, most.tiles < row_tiles ? INT64_MAX : most.room,
+                   const_cast<Kept *>(a.kept), ctx->fault_on_device);
+  if (status == cudaSuccess)
+    status = see_keys(ctx->stream, seen, row_tiles, block_keys, const_cast<Seers *>(c.seers),
+                      (int32_t)ceil_div(c.tokens, block_keys));
+  return check(ctx, status, "tile lists");
 }
 
 // dk, dv and ds, then dq from ds, part by part.
 template <class T, int DIM>
-static int32_t launch_parts(rattn_ctx *ctx, HopperKept a, const Part &most) {
+static int32_t launch_parts(rattn_ctx *ctx, HopperKept a) {
   using Keys = KeptKeys<T, DIM, DIM == 256 ? 2 : DIM == 128 ? 3 : 6>;
   using Rows = KeptRows<T, DIM, DIM == 256 ? 4 : DIM == 128 ? 6 : 8>;
-  uint8_t *const kept = (uint8_t *)ctx->weights.p;
-  const int32_t row_tiles = (int32_t)ceil_div(a.call.rows, 64);
-  const int32_t key_tiles = (int32_t)ceil_div(a.call.tokens, Keys::ROWS);
-  int32_t status = check(
-      ctx,
-      see_keys(ctx->stream, a.call.seen, row_tiles, Keys::ROWS, const_cast<Seers *>(a.call.seers), key_tiles),
-      "tile lists");
-  int part = 0;
-  for (a.first_kv_head = 0; a.first_kv_head < a.call.kv_heads; a.first_kv_head += most.kv_heads)
-    for (a.first_member = 0; a.first_member < a.group; a.first_member += most.members)
-      for (a.first_tile = 0; a.first_tile < row_tiles; a.first_tile += most.tiles, part++) {
-        if (status != RATTN_OK) return status;
-        a.kv_heads = min(most.kv_heads, a.call.kv_heads - a.first_kv_head);
-        a.members = min(most.members, a.group - a.first_member);
-        a.call.tiles = min(most.tiles, row_tiles - a.first_tile);
-        a.ds = kept + part % 2 * most.bytes;
-        status = launch_backward<Keys>(ctx, kept_keys<Keys>, (int64_t)key_tiles * a.kv_heads, a, part > 0,
-                                       "backward dk, dv");
-        if (status == RATTN_OK)
-          status =
-              launch_backward<Rows>(ctx, kept_rows<Rows>, ceil_div(a.call.tiles, 2) * a.kv_heads * a.members,
-                                    a, false, "backward dq");
-      }
+  const Call c = a.call;
+  const Part most = split(ctx, c, Keys::ROWS);
+  const bool one = most.bytes() == 2 * c.touched * c.heads * KEPT_TILE_BYTES;
+  int32_t status = reserve(ctx, &ctx->weights, most.bytes() * (one ? 1 : 2), "ds");
+  a.head_room = most.room;
+  for (int32_t key = 0; key < c.tokens; key += min(most.keys, c.tokens - key)) {
+    if (status == RATTN_OK)
+      status = list_tiles(ctx, a, most, key, key + min(most.keys, c.tokens - key), Keys::ROWS);
+    a.call.first = c.first && key == 0;
+    int part = 0;
+    for (a.first_kv_head = 0; a.first_kv_head < c.kv_heads; a.first_kv_head += most.kv_heads)
+      for (a.first_member = 0; a.first_member < a.group; a.first_member += most.members)
+        for (a.first_tile = 0; 64 * a.first_tile < c.rows; a.first_tile += most.tiles, part++) {
+          if (status != RATTN_OK) return status;
+          a.kv_heads = min(most.kv_heads, c.kv_heads - a.first_kv_head);
+          a.members = min(most.members, a.group - a.first_member);
+          a.call.tiles = min(most.tiles, (int32_t)ceil_div(c.rows, 64) - a.first_tile);
+          a.ds = (uint8_t *)ctx->weights.p + part % 2 * most.bytes();
+          status = launch_backward<Keys>(ctx, kept_keys<Keys>, ceil_div(c.tokens, Keys::ROWS) * a.kv_heads, a,
+                                         part > 0, "backward dk, dv");
+          if (status == RATTN_OK)
+            status = launch_backward<Rows>(ctx, kept_rows<Rows>,
+                                           ceil_div(a.call.tiles, 2) * a.kv_heads * a.members, a, false,
+                                           "backward dq");
+        }
+  }
   return status;
 }
 
 template <class T>
-static int32_t launch_dim(rattn_ctx *ctx, const HopperKept &a, const Part &most) {
-  if (a.call.dim <= 64) return launch_parts<T, 64>(ctx, a, most);
-  if (a.call.dim <= 128) return launch_parts<T, 128>(ctx, a, most);
-  return launch_parts<T, 256>(ctx, a, most);
+static int32_t launch_dim(rattn_ctx *ctx, const HopperKept &a) {
+  if (a.call.dim <= 64) return launch_parts<T, 64>(ctx, a);
+  if (a.call.dim <= 128) return launch_parts<T, 128>(ctx, a);
+  return launch_parts<T, 256>(ctx, a);
 }
 
 int64_t hopper_backward_d256_bytes(const rattn_shape *s, int64_t rows, int64_t tokens) {
-  const int64_t row_tiles = ceil_div(rows, 64);
-  const int64_t ds =
-      s->kv_heads * KEPT_TILE_BYTES * kept_tiles(row_tiles * (s->heads / s->kv_heads), ceil_div(tokens, 64));
-  return row_tiles * s->heads * 512 + (ds <= KEPT_BYTES / 2 ? ds : KEPT_BYTES);
+  const int64_t ds = 2 * ceil_div(rows, 128) * ceil_div(tokens, 64) * s->heads * KEPT_TILE_BYTES;
+  return ceil_div(rows, 64) * s->heads * 512 + (ds <= KEPT_BYTES / 2 ? ds : KEPT_BYTES);
 }
 
-bool has_hopper_backward_d256(const rattn_ctx *ctx, const rattn_shape *s, const Call &c) {
+bool has_hopper_backward_d256(const rattn_ctx *ctx, const rattn_shape *s, int64_t tokens) {
   return ctx->architecture == 90 && !ctx->portable && s->dtype != RATTN_F32 && s->head_dim >= 8 &&
-         s->head_dim <= 256 && c.tokens > 0 && split(ctx, c).tiles > 0;
+         s->head_dim <= 256 && tokens > 0;
 }
 
 int32_t hopper_backward_d256(rattn_ctx *ctx, int32_t dtype, const Call &c) {
-  const int32_t row_tiles = (int32_t)ceil_div(c.rows, 64), key_tiles = (int32_t)ceil_div(c.tokens, 64);
-  const Part most = split(ctx, c);
-  const bool one =
-      most.kv_heads == c.kv_heads && most.members * c.kv_heads == c.heads && most.tiles >= row_tiles;
-  int32_t status = reserve(ctx, &ctx->weights, most.bytes * (one ? 1 : 2), "ds");
+  const int64_t row_tiles = ceil_div(c.rows, 64), pairs = ceil_div(c.rows, 128),
+                key_tiles = ceil_div(c.tokens, 64);
+  int32_t status = reserve(ctx, &ctx->numbers, row_tiles * c.heads * 512, "lse and delta");
   if (status == RATTN_OK)
-    status = reserve(ctx, &ctx->numbers, (int64_t)row_tiles * c.heads * 512, "lse and delta");
-  if (status == RATTN_OK)
-    status = reserve(ctx, &ctx->lists, row_tiles * (int64_t)sizeof(Seen) + key_tiles * (int64_t)sizeof(Seers),
+    status = reserve(ctx, &ctx->lists,
+                     row_tiles * (int64_t)sizeof(Seen) + pairs * (int64_t)sizeof(Kept) +
+                         key_tiles * (int64_t)sizeof(Seers),
                      "tile lists");
   if (status != RATTN_OK) return status;
-  Seen *seen = (Seen *)ctx->lists.p;
+  Seen *const seen = (Seen *)ctx->lists.p;
+  Kept *const kept = (Kept *)(seen + row_tiles);
   HopperKept a = {};
-  a.call = c, a.call.seen = seen, a.call.seers = (Seers *)(seen + row_tiles);
+  a.call = c, a.call.seen = seen, a.kept = kept, a.call.seers = (Seers *)(kept + pairs);
   a.group = c.heads / c.kv_heads;
   a.numbers = (const float *)ctx->numbers.p;
-  status = check(ctx,
-                 see_rows(ctx->stream, c.lo, c.hi, c.rows, c.tokens, 64, true, seen, row_tiles,
-                          ctx->fault_on_device, c.lse, c.heads),
-                 "tile lists");
-  if (status == RATTN_OK)
-    status = check(ctx, number_rows(ctx->stream, c, (float *)ctx->numbers.p), "lse and delta");
+  status = check(ctx, number_rows(ctx->stream, c, (float *)ctx->numbers.p), "lse and delta");
   const Tensors x(dtype, c);
   if (status == RATTN_OK) status = make_tensor_map(ctx, &a.q, x.q, 1, 64);
   if (status == RATTN_OK) status = make_tensor_map(ctx, &a.k, x.k, 1, 64);
   if (status == RATTN_OK) status = make_tensor_map(ctx, &a.v, x.v, 1, 64);
   if (status == RATTN_OK) status = make_tensor_map(ctx, &a.dout, x.dout, 1, 64);
   if (status != RATTN_OK) return status;
-  return dtype == RATTN_BF16 ? launch_dim<Bf16>(ctx, a, most) : launch_dim<F16>(ctx, a, most);
+  return dtype == RATTN_BF16 ? launch_dim<Bf16>(ctx, a) : launch_dim<F16>(ctx, a);
 }
 
 }  // namespace rattn

@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(P::THREADS, 1) kept_keys(const __grid_constant
   const int lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
     for (int i = 0; i < P::STAGES; i++) {
-      mbarrier_init(b.q_full(i), 1 + WARP_ARRIVALS), mbarrier_init(b.q_empty(i), 8 * WARP_ARRIVALS);
+      mbarrier_init(b.q_full(i), 1 + 2 * WARP_ARRIVALS), mbarrier_init(b.q_empty(i), 8 * WARP_ARRIVALS);
       mbarrier_init(b.dout_full(i), 1), mbarrier_init(b.dout_empty(i), 8 * WARP_ARRIVALS);
     }
     mbarrier_init(b.fixed_full(), 1), mbarrier_init(b.meeting(), 8 * WARP_ARRIVALS);
@@ -142,6 +142,7 @@ __global__ void __launch_bounds__(P::THREADS, 1) kept_keys(const __grid_constant
     shrink_registers<24>();
     if (warp == 0 && lane == 0) load_kept(a, b);
     if (warp == 1) load_numbers(a, b, lane);
+    if (warp == 2) load_places(a, b, lane);
     __syncwarp();
   } else {
     grow_registers<240>();

@@ -8,35 +8,37 @@
 namespace rattn {
 
 // Arguments of a kernel. A launch is of some KV heads, of as many query heads of the group of
-// each, and of some tiles of query rows, call.tiles.
+// each, of some tiles of query rows, call.tiles, and of the keys that seen and seers tell of.
 struct HopperKept {
   Call call;
   int32_t first_kv_head, kv_heads, first_member, members, first_tile;
-  int32_t group;  // query heads of a KV head
+  int32_t group;      // query heads of a KV head
+  const Kept *kept;   // [pairs of row tiles]
+  int64_t head_room;  // tiles of keys of pairs that a KV head has room for
   uint8_t *ds;
   const float *numbers;       // as in HopperBackward
   CUtensorMap q, k, v, dout;  // boxes of 64 rows x 64 dims
 };
 
-// ds is kept in tiles of 64 keys x 64 rows, swizzled. 16 x 16 of them lie together, in a page of
-// memory, since one kernel goes along the rows and another along the keys. A KV head's tiles of
-// rows x members of the group are numbered together.
-constexpr int KEPT_TILE_BYTES = 8192, KEPT_SIDE = 16;
+// ds is kept in tiles of 64 keys x 64 rows, swizzled: of each KV head, pair of row tiles, and tile
+// of keys that the pair sees, [2 row tiles][members of the group].
+constexpr int KEPT_TILE_BYTES = 8192;
 
-// How many tiles a KV head has room for.
-__host__ __device__ inline int64_t kept_tiles(int64_t row_tiles, int64_t key_tiles) {
-  return (row_tiles + KEPT_SIDE - 1) / KEPT_SIDE * ((key_tiles + KEPT_SIDE - 1) / KEPT_SIDE) * KEPT_SIDE *
-         KEPT_SIDE;
-}
-// The number of a tile of the launch's KV head kv_head.
-DEVICE int kept_tile(const HopperKept &a, int kv_head, int row_tile, int key_tile) {
-  const int rows = (a.call.tiles * a.members + KEPT_SIDE - 1) / KEPT_SIDE;
-  const int keys = (a.call.tokens + 64 * KEPT_SIDE - 1) / (64 * KEPT_SIDE);
-  return (((kv_head * rows + row_tile / KEPT_SIDE) * keys + key_tile / KEPT_SIDE) * KEPT_SIDE +
-          row_tile % KEPT_SIDE) *
-             KEPT_SIDE +
-         key_tile % KEPT_SIDE;
-}
+// Where the tiles of one row tile of a head are: those of the tiles of keys [lo, hi), `step` apart.
+struct KeptRow {
+  int first, step, lo, hi;
+  // kv_head and member are counted from the launch's first, row_tile is not.
+  DEVICE KeptRow(const HopperKept &a, int kv_head, int row_tile, int member) {
+    const Kept *const pair = a.kept + row_tile / 2;
+    const int64_t at = __ldg(&pair->at) - __ldg(&a.kept[a.first_tile / 2].at);
+    step = 2 * a.members, lo = __ldg(&pair->lo), hi = __ldg(&pair->hi);
+    first = (int)(kv_head * a.head_room + at) * step + row_tile % 2 * a.members + member;
+  }
+  // The number of a tile; -1 if it is not kept.
+  DEVICE int tile(int key_tile) const {
+    return lo <= key_tile && key_tile < hi ? first + (key_tile - lo) * step : -1;
+  }
+};
 
 // The kernel of dk, dv and ds. A block owns ROWS keys of a KV head and goes over tiles of 64
 // query rows of the heads of the group, a stage of the ring each: q and dout as boxes of 64 rows
@@ -52,7 +54,7 @@ struct KeptKeys {
   static constexpr int DIM = DIM_, STAGES = STAGES_, THREADS = 384, ROWS = PAIR ? 64 : 128;
 
   // Bytes. Fixed: k, then v, of 64 keys after the other. Numbers of rows: lse, delta; the first
-  // row, 2 head + whether all see all keys, and where ds goes.
+  // row, 2 head + whether all see all keys, and where ds of each 64 keys goes.
   static constexpr int BOX = 8192, TILE = DIM / 64 * BOX, STAGE = 2 * TILE, NUMBERS = 528;
   static constexpr int FIXED_AT = 0, STAGES_AT = ROWS / 64 * 2 * TILE;
   static constexpr int DS_AT = STAGES_AT + STAGES * STAGE;  // of a warpgroup each
@@ -113,8 +115,8 @@ struct KeptBlock {
   DEVICE int row_of(int i) const { return load_shared(numbers(i) + 512); }
   DEVICE int head_of(int i) const { return load_shared(numbers(i) + 516) >> 1; }
   DEVICE bool all(int i) const { return load_shared(numbers(i) + 516) & 1; }
-  // And the number of the tile of ds of the first 64 keys.
-  DEVICE int kept(int i) const { return load_shared(numbers(i) + 520); }
+  // And the number of the tile of ds of a warpgroup's 64 keys; -1: it is not kept.
+  DEVICE int kept(int i, int which) const { return load_shared(numbers(i) + 520 + 4 * which); }
 };
 
 // A step's tile of the stream: from the last rows to the first, all heads at each.
@@ -173,19 +175,30 @@ DEVICE void load_numbers(const HopperKept &a, const KeptBlock<P> &b, int lane) {
     const int head = at.head(a, b);
     const float *const numbers = a.numbers + ((int64_t)at.tile * a.call.heads + head) * 128;
     const float4 x = __ldg((const float4 *)numbers + lane);
-    const int2 keys = __ldg((const int2 *)&a.call.seen[at.tile].all_lo);
     mbarrier_wait(b.q_empty(turn.slot), turn.parity ^ 1);
     const float factor = lane < 16 ? 1 : b.factor();  // anew: there are few registers
     store_shared4(b.numbers(turn.slot) + lane * 16,
                   {__float_as_uint((x.x - less) * factor), __float_as_uint((x.y - less) * factor),
                    __float_as_uint((x.z - less) * factor), __float_as_uint((x.w - less) * factor)});
-    if (lane == 0) {
-      store_shared(b.numbers(turn.slot) + 512, 64 * at.tile);
-      store_shared(b.numbers(turn.slot) + 516, 2 * head + (keys.x <= b.tile && b.tile + P::ROWS <= keys.y));
-      store_shared(b.numbers(turn.slot) + 520,
-                   kept_tile(a, b.kv_head - a.first_kv_head, (at.tile - a.first_tile) * a.members + at.member,
-                             b.tile / 64));
-    }
+    mbarrier_arrive_warp(b.q_full(turn.slot), lane);
+  }
+}
+
+// And what else there is to know of them, by another.
+template <class P>
+DEVICE void load_places(const HopperKept &a, const KeptBlock<P> &b, int lane) {
+  Turn<P::STAGES> turn;
+  KeptStep<P> at(a, b);
+#pragma unroll 1
+  for (int j = 0; j < b.steps; j++, at.next(a), turn.next()) {
+    const int2 keys = __ldg((const int2 *)&a.call.seen[at.tile].all_lo);
+    const int all = 2 * at.head(a, b) + (keys.x <= b.tile && b.tile + P::ROWS <= keys.y);
+    const KeptRow row(a, b.kv_head - a.first_kv_head, at.tile, at.member);
+    const int kept[] = {row.tile(b.tile / 64), row.tile(b.tile / 64 + 1)};
+    mbarrier_wait(b.q_empty(turn.slot), turn.parity ^ 1);
+    if (lane == 0)
+      store_shared4(b.numbers(turn.slot) + 512,
+                    {(uint32_t)(64 * at.tile), (uint32_t)all, (uint32_t)kept[0], (uint32_t)kept[1]});
     mbarrier_arrive_warp(b.q_full(turn.slot), lane);
   }
 }
@@ -264,9 +277,9 @@ DEVICE void keep_ds(const HopperKept &a, const KeptBlock<P> &b, int slot, int wh
     stmatrix(fragment_address(box, warp, lane, g), ds[g][0], ds[g][1], ds[g][2], ds[g][3]);
   fence_async();
   __syncwarp();
-  if (lane == 0)
-    bulk_store(a.ds + (int64_t)(b.kept(slot) + which) * KEPT_TILE_BYTES + 2048 * warp, box + 2048 * warp,
-               2048);
+  const int kept = b.kept(slot, which);
+  if (lane == 0 && kept >= 0)
+    bulk_store(a.ds + kept * (int64_t)KEPT_TILE_BYTES + 2048 * warp, box + 2048 * warp, 2048);
 }
 
 }  // namespace rattn

@@ -60,6 +60,7 @@ struct RowBlock {
 
 template <class P>
 DEVICE void load_rows(const HopperKept &a, const RowBlock<P> &b) {
+  const KeptRow kept(a, b.kv_head - a.first_kv_head, b.tile, b.member);
   Turn<P::STAGES> turn;
 #pragma unroll 1
   for (int i = b.begin; i < b.end; i++, turn.next()) {
@@ -69,10 +70,7 @@ DEVICE void load_rows(const HopperKept &a, const RowBlock<P> &b) {
 #pragma unroll
     for (int w = 0; w < 2; w++)
       if (b.there(w, i))
-        bulk_load(stage + w * P::BOX,
-                  a.ds + kept_tile(a, b.kv_head - a.first_kv_head,
-                                   (b.tile + w - a.first_tile) * a.members + b.member, i) *
-                             (int64_t)KEPT_TILE_BYTES,
+        bulk_load(stage + w * P::BOX, a.ds + (kept.tile(i) + w * a.members) * (int64_t)KEPT_TILE_BYTES,
                   P::BOX, full);
     load_tile<P>(stage + 2 * P::BOX, &a.k, b.kv_head, 64 * i, full);
   }

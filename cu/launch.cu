@@ -116,6 +116,8 @@ static Call call_of(const rattn_shape *s, const rattn_rows *rows, int64_t tokens
   c.rows = (int32_t)rows->n, c.tokens = (int32_t)tokens;
   c.lo = rows->lo, c.hi = rows->hi;
   c.span = (int32_t)(rows->span && rows->span < tokens ? rows->span : tokens);
+  const int64_t all = ceil_div(rows->n, 128) * ceil_div(tokens, 64);
+  c.touched = rows->tiles && rows->tiles < all ? rows->tiles : all;
   c.first = first != 0;
   return c;
 }
@@ -186,7 +188,8 @@ int32_t enqueue_backward(rattn_ctx *ctx, const rattn_backward_args *a) {
     if (status == RATTN_OK) status = check(ctx, find_reach(ctx->stream, c, (float *)ctx->reach.p), "ranges");
   }
   if (status == RATTN_OK && has_hopper_backward(ctx, s, a->tokens)) return hopper_backward(ctx, dtype, c);
-  if (status == RATTN_OK && has_hopper_backward_d256(ctx, s, c)) return hopper_backward_d256(ctx, dtype, c);
+  if (status == RATTN_OK && has_hopper_backward_d256(ctx, s, a->tokens))
+    return hopper_backward_d256(ctx, dtype, c);
   for (int i = 0; i < count && status == RATTN_OK; i++) status = launch(ctx, list[i], c);
   return status;
 }

@@ -18,7 +18,8 @@ enum { THREADS = 256, WARPS = THREADS / 32 };
 // A warp a tile of rows.
 static __global__ void see_rows_kernel(const int32_t *lo, const int32_t *hi, int32_t rows, int32_t tokens,
                                        int32_t tile_rows, bool is_stream, Seen *seen, int32_t tiles,
-                                       Fault *fault, const float *lse, int32_t heads) {
+                                       Fault *fault, const float *lse, int32_t heads, int32_t first,
+                                       int32_t end) {
   const int64_t tile = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
   if (tile >= tiles) return;
   Seen s = {INT_MAX, 0, 0, INT_MAX};
@@ -28,10 +29,12 @@ static __global__ void see_rows_kernel(const int32_t *lo, const int32_t *hi, int
     int32_t a = r < rows ? lo[r] : 0, b = r < rows ? hi[r] : 0;
     if (a < b && (a < 0 || b > tokens)) {
       // Any such row will do; the words are whole, and read after the queue is empty.
-      fault->row = (int32_t)r, fault->lo = a, fault->hi = b, fault->tokens = tokens, fault->span = 0;
+      fault->row = (int32_t)r, fault->lo = a, fault->hi = b, fault->tokens = tokens, fault->span = 0,
+      fault->tiles = 0;
       fault->set = 1;
       a = max(a, 0), b = min(b, tokens);
     }
+    a = max(a, first), b = min(b, end);
     if (a >= b) {
       s.all_lo = INT_MAX, s.all_hi = INT_MIN;
     } else {
@@ -40,8 +43,8 @@ static __global__ void see_rows_kernel(const int32_t *lo, const int32_t *hi, int
     }
   }
   if (lse) {
-    const int64_t first = tile * tile_rows, end = min((int64_t)rows, first + tile_rows) * heads;
-    for (int64_t i = first * heads + threadIdx.x % 32; i < end; i += 32)
+    const int64_t row = tile * tile_rows, last = min((int64_t)rows, row + tile_rows) * heads;
+    for (int64_t i = row * heads + threadIdx.x % 32; i < last; i += 32)
       if (lse[i] == -INFINITY && lo[i / heads] < hi[i / heads]) s.all_lo = INT_MAX, s.all_hi = INT_MIN;
   }
   for (int k = 16; k > 0; k /= 2) {
@@ -55,9 +58,43 @@ static __global__ void see_rows_kernel(const int32_t *lo, const int32_t *hi, int
 
 cudaError_t see_rows(cudaStream_t stream, const int32_t *lo, const int32_t *hi, int32_t rows, int32_t tokens,
                      int32_t tile_rows, bool is_stream, Seen *seen, int32_t tiles, Fault *fault,
-                     const float *lse, int32_t heads) {
+                     const float *lse, int32_t heads, int32_t first, int32_t end) {
   LAUNCH(see_rows_kernel, ceil_div(tiles, WARPS), stream, lo, hi, rows, tokens, tile_rows, is_stream, seen,
-         tiles, fault, lse, heads);
+         tiles, fault, lse, heads, first, end);
+  return cudaGetLastError();
+}
+
+// One warp, in the order of the rows.
+static __global__ void place_rows_kernel(Seen *seen, int32_t tiles, int32_t width, int64_t most, Kept *kept,
+                                         Fault *fault) {
+  if (threadIdx.x >= 32) return;
+  const int32_t lane = threadIdx.x, pairs = tiles / 2 + tiles % 2;
+  int64_t before = 0;
+  for (int32_t start = 0; start < pairs; start += 32) {
+    const int32_t pair = start + lane, end = pair < pairs ? min(2 * pair + 2, tiles) : 0;
+    int32_t lo = INT_MAX, hi = 0;
+    for (int32_t i = 2 * pair; i < end; i++) lo = min(lo, seen[i].lo), hi = max(hi, seen[i].hi);
+    lo = hi > 0 ? lo / 64 : 0, hi = hi / 64 + (hi % 64 > 0);
+    int32_t sum = hi - lo;
+    for (int k = 1; k < 32; k *= 2) {
+      const int32_t x = __shfl_sync(~0u, sum, max(lane - k, 0));
+      if (lane >= k) sum += x;
+    }
+    const int64_t at = before + sum - (hi - lo);
+    if (hi - lo > width || before + sum > most) {
+      fault->row = 128 * pair, fault->lo = 64 * lo, fault->hi = 64 * hi;
+      fault->span = hi - lo > width ? 64 * width : 0, fault->tiles = most, fault->set = 1;
+      for (int32_t i = 2 * pair; i < end; i++) seen[i] = {INT_MAX, 0, INT_MAX, INT_MIN};
+      lo = hi = 0;
+    }
+    if (pair < pairs) kept[pair] = {at, lo, hi};
+    before += __shfl_sync(~0u, sum, 31);
+  }
+}
+
+cudaError_t place_rows(cudaStream_t stream, Seen *seen, int32_t tiles, int32_t width, int64_t most,
+                       Kept *kept, Fault *fault) {
+  LAUNCH(place_rows_kernel, 1, stream, seen, tiles, width, most, kept, fault);
   return cudaGetLastError();
 }
 

@@ -4,6 +4,8 @@
 #ifndef RATTN_SMALL_H
 #define RATTN_SMALL_H
 
+#include <limits.h>
+
 #include "call.h"
 
 namespace rattn {
@@ -12,16 +14,24 @@ namespace rattn {
 // the device writes to.
 struct Fault {
   int32_t set, row, lo, hi, tokens;
-  int32_t span;  // 0, or less than what 128 rows from row see
+  int32_t span;   // 0, or less than what 128 rows from row see
+  int64_t tiles;  // 0, or less than what rows up to row + 128 touch
 };
 
 // Finds what tiles of tile_rows query rows see: seen[tiles]. Where the rows are a stream
 // those beyond the last count as rows that see nothing. No tile is seen whole that has a
 // row that sees keys and whose lse [rows, heads], if that is given, is -Inf: its scores
-// are all -Inf, and its weights of 0 must not meet an Inf of its own.
+// are all -Inf, and its weights of 0 must not meet an Inf of its own. Of the keys those in
+// [first, end) count.
 cudaError_t see_rows(cudaStream_t stream, const int32_t *lo, const int32_t *hi, int32_t rows, int32_t tokens,
                      int32_t tile_rows, bool is_stream, Seen *seen, int32_t tiles, Fault *fault,
-                     const float *lse = nullptr, int32_t heads = 0);
+                     const float *lse = nullptr, int32_t heads = 0, int32_t first = 0, int32_t end = INT_MAX);
+
+// Finds a place for what is kept of each pair of tiles of 64 rows. A pair that touches more than
+// width tiles of keys, or touches more than most with those before it, is an error of the
+// queue, and counts as one that sees nothing.
+cudaError_t place_rows(cudaStream_t stream, Seen *seen, int32_t tiles, int32_t width, int64_t most,
+                       Kept *kept, Fault *fault);
 
 // Finds the tiles of rows that see tiles of tile_keys keys: from the first to the last.
 cudaError_t see_keys(cudaStream_t stream, const Seen *seen, int32_t tiles, int32_t tile_keys, Seers *seers,

@@ -198,7 +198,7 @@ func cShape(s ring.Shape) C.rattn_shape {
 }
 
 func cRows(r ring.Rows) C.rattn_rows {
-	return C.rattn_rows{start: C.int64_t(r.Start), n: C.int64_t(r.N), lo: (*C.int32_t)(r.Lo), hi: (*C.int32_t)(r.Hi), span: C.int64_t(r.Span)}
+	return C.rattn_rows{start: C.int64_t(r.Start), n: C.int64_t(r.N), lo: (*C.int32_t)(r.Lo), hi: (*C.int32_t)(r.Hi), span: C.int64_t(r.Span), tiles: C.int64_t(r.Tiles)}
 }
 
 func flag(b bool) C.int32_t {

@@ -44,7 +44,8 @@ func newOnGPU(t *testing.T, b ring.Backend, s ring.Shape, n int, interval func(i
 	}
 	at := g.alloc(int64(8 * n))
 	check(t, b.Write(at, unsafe.Slice((*byte)(unsafe.Pointer(&bounds[0])), 8*n)))
-	g.rows = ring.Rows{N: n, Lo: at, Hi: unsafe.Add(at, 4*n), Span: ring.SpanOf(bounds[:n], bounds[n:])}
+	g.rows = ring.Rows{N: n, Lo: at, Hi: unsafe.Add(at, 4*n)}
+	g.rows.Span, g.rows.Tiles = ring.SpanOf(bounds[:n], bounds[n:])
 	return g
 }
 
@@ -200,20 +201,32 @@ func TestCUDAManyDocumentsAndHeads(t *testing.T) {
 	}
 }
 
-// A span that is too small is an error of the queue, and nothing is written past what it
-// gave room for. Kernels that have no use for it do not look at it.
+// A span, or a number of tiles, that is too small is an error of the queue, and nothing is
+// written past what it gave room for. Kernels that have no use for it do not look at it.
 func TestCUDAWrongSpan(t *testing.T) {
 	needGPU(t)
 	if d, err := SelectCUDA(0); err != nil || d.Capability != "sm_90" {
 		t.Skipf("only kernels for sm_90 use spans, this GPU is %s (%v)", d.Capability, err)
 	}
-	s := ring.Shape{DType: ring.BF16, Heads: 1, KVHeads: 1, HeadDim: 512, Scale: 0.04}
-	g := newOnGPU(t, openCUDA(t), s, 256, func(i int) (int, int) { return 0, i + 1 })
-	defer g.close()
-	g.run() // the right span is no error
-	g.rows.Span = 64
-	check(t, g.b.Backward(s, &g.Tensors, ring.Chunk{Tokens: g.Tokens, KV: g.KV}, g.rows, g.DKV, true))
-	if err := g.b.Sync(); err == nil || !strings.Contains(err.Error(), "keys [0, 256) from row 128 on, span is 64") {
-		t.Errorf("the error is %v", err)
+	for _, c := range []struct {
+		dim, span int
+		tiles     int64
+		text      string
+	}{
+		{512, 64, 6, "keys [0, 256) from row 128 on, span is 64"},
+		{128, 256, 5, "more tiles of keys than the 5 of it, from row 128 on"},
+	} {
+		s := ring.Shape{DType: ring.BF16, Heads: 1, KVHeads: 1, HeadDim: c.dim, Scale: 0.04}
+		g := newOnGPU(t, openCUDA(t), s, 256, func(i int) (int, int) { return 0, i + 1 })
+		g.run() // the right numbers are no error
+		if g.rows.Tiles != 6 {
+			t.Errorf("256 causal rows touch %d tiles, want 2 + 4", g.rows.Tiles)
+		}
+		g.rows.Span, g.rows.Tiles = c.span, c.tiles
+		check(t, g.b.Backward(s, &g.Tensors, ring.Chunk{Tokens: g.Tokens, KV: g.KV}, g.rows, g.DKV, true))
+		if err := g.b.Sync(); err == nil || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("the error is %v", err)
+		}
+		g.close()
 	}
 }

@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define RATTN_ABI_VERSION 4
+#define RATTN_ABI_VERSION 5
 
 enum rattn_status { RATTN_OK = 0, RATTN_ERR_ARG = 1, RATTN_ERR_MEMORY = 2, RATTN_ERR_DEVICE = 3 };
 enum rattn_dtype { RATTN_F32 = 0, RATTN_BF16 = 1, RATTN_F16 = 2 };
@@ -34,12 +34,13 @@ typedef struct {
 
 // Queries [start, start + n) of the rank; query start + t sees keys
 // [lo[t], hi[t]) of the chunk, nothing where lo[t] >= hi[t]. Of 128 rows in a row,
-// t in [128 i, 128 i + 128), the keys that any of them sees lie within span keys;
-// span 0 says that it is not known.
+// t in [128 i, 128 i + 128), the keys that any of them sees lie within span keys and
+// touch c_i of the tiles [64 j, 64 j + 64) of keys, those between them counted; tiles is
+// the sum of all c_i. 0 says of either that it is not known.
 typedef struct {
   int64_t start, n;
   const int32_t *lo, *hi;
-  int64_t span;
+  int64_t span, tiles;
 } rattn_rows;
 
 // Forward of rows against a chunk of keys; folds into out and lse.

@@ -74,18 +74,24 @@ type Tensors struct {
 // Rows says what queries see in one chunk of keys: query Start+t, 0 <= t < N,
 // sees keys [Lo[t], Hi[t]) of the chunk; Lo[t] >= Hi[t] sees nothing. Lo and Hi
 // are int32 arrays in the backend's memory. Of SpanRows queries in a row, counted from
-// Start, the keys that any of them sees lie within Span keys; 0 says that it is not known.
+// Start, the keys that any of them sees lie within Span keys, and touch some tiles of TileKeys
+// keys, those between them counted; Tiles is the sum of these numbers. 0 says of either that it
+// is not known.
 type Rows struct {
 	Start, N int
 	Lo, Hi   unsafe.Pointer
 	Span     int
+	Tiles    int64
 }
 
-// SpanRows is how many queries Rows.Span is about.
-const SpanRows = 128
+// SpanRows is how many queries Rows.Span and Rows.Tiles are about, TileKeys how many keys a tile has.
+const (
+	SpanRows = 128
+	TileKeys = 64
+)
 
-// SpanOf computes Rows.Span from all lo and hi.
-func SpanOf(lo, hi []int32) int {
+// SpanOf computes Rows.Span and Rows.Tiles from all lo and hi.
+func SpanOf(lo, hi []int32) (keys int, tiles int64) {
 	span := int32(0)
 	for start := 0; start < len(lo); start += SpanRows {
 		first, end := int32(math.MaxInt32), int32(0)
@@ -94,9 +100,12 @@ func SpanOf(lo, hi []int32) int {
 				first, end = min(first, lo[t]), max(end, hi[t])
 			}
 		}
-		span = max(span, end-first)
+		if first < end {
+			span = max(span, end-first)
+			tiles += int64((end-1)/TileKeys - first/TileKeys + 1)
+		}
 	}
-	return int(span)
+	return int(span), tiles
 }
 
 // Chunk is a contiguous range of some rank's keys and values in the backend's

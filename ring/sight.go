@@ -115,7 +115,8 @@ func (e *Exec) rows(j *Job, rank int, at sight, known *sights) (Rows, error) {
 		if err := e.backend.Write(p, bytes); err != nil {
 			return Rows{}, err
 		}
-		r = Rows{N: n, Lo: p, Hi: unsafe.Add(p, 4*n), Span: SpanOf(list[:n], list[n:])}
+		r = Rows{N: n, Lo: p, Hi: unsafe.Add(p, 4*n)}
+		r.Span, r.Tiles = SpanOf(list[:n], list[n:])
 		known.shared[key] = r
 	}
 	r.Start = b.queries.Start

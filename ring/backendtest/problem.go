@@ -139,7 +139,7 @@ func (p *problem) uploadChunk(d *device, i int) (ring.Chunk, ring.Rows, unsafe.P
 	chunk := ring.Chunk{Tokens: n, KV: d.write(encode(kv, p.dtype))}
 	rows := ring.Rows{Start: p.before, N: p.queries, Lo: d.write(bytesOf(lo)), Hi: d.write(bytesOf(hi))}
 	if i%2 == 0 {
-		rows.Span = ring.SpanOf(lo, hi)
+		rows.Span, rows.Tiles = ring.SpanOf(lo, hi)
 	}
 	return chunk, rows, d.floats(make([]float32, 2*n*size))
 }
