@@ -116,12 +116,20 @@ func (a *attention) tensor(name string) *held {
 	panic("no tensor " + name)
 }
 
+// together returns when all ranks have called it. It waits at the pace of what computes:
+// after a sleep a rank would begin a pass later than others, whom it makes wait.
+func (a *attention) together(ctx context.Context) error {
+	c := a.world.Comm
+	c.Pace = ring.PaceOf(a.backend)
+	return c.Barrier(ctx)
+}
+
 // passes runs forward, and backward if the problem has it, each from a common
 // start.
 func (a *attention) passes(ctx context.Context) ([]ring.Stats, error) {
 	stats := []ring.Stats{}
 	for _, p := range a.passList() {
-		if err := a.world.Barrier(ctx); err != nil {
+		if err := a.together(ctx); err != nil {
 			return nil, err
 		}
 		s, err := a.exec.Run(ctx, p)

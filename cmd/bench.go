@@ -171,7 +171,7 @@ type benchRank struct {
 	Stats []ring.Stats // of one pass, by repeat
 
 	Rounds  []ring.RoundStats // of one pass, over repeats
-	EnergyJ *float64          // of all repeats; see energy
+	EnergyJ *float64          // of all repeats; nil: not known, or they were too short
 }
 
 // bench times the shapes, one after another. A point is a shape and a pass, or a size of messages.
@@ -312,12 +312,12 @@ func (r *benchReport) shape(ctx context.Context, shape *cases.Shape) error {
 
 // time runs a pass again and again; of a wrong result nothing is timed.
 func (a *attention) time(ctx context.Context, p ring.Pass, b *benchOptions, right bool, traced *tracer) (x benchRank, err error) {
-	var before *float64
+	var before energyReading
 	for i := 0; right && i < b.warmup+b.repeats; i++ {
 		if i == b.warmup {
 			before = a.energy()
 		}
-		if err := a.world.Barrier(ctx); err != nil {
+		if err := a.together(ctx); err != nil {
 			return x, err
 		}
 		traced.forget()
@@ -330,12 +330,9 @@ func (a *attention) time(ctx context.Context, p ring.Pass, b *benchOptions, righ
 			x.Rounds = addRounds(x.Rounds, a.exec.Rounds())
 		}
 	}
-	if err := a.world.Barrier(ctx); err != nil { // who shares a GPU may still compute
+	if err := a.together(ctx); err != nil { // who shares a GPU may still compute
 		return x, err
 	}
-	if after := a.energy(); before != nil && after != nil {
-		*after -= *before
-		x.EnergyJ = after
-	}
+	x.EnergyJ = a.energy().since(before)
 	return x, nil
 }

@@ -184,10 +184,8 @@ func (l *linkTest) run(ctx context.Context, warmup, repeats int) (x linkRank, er
 		}
 	}
 	links, start := l.links.Comm, w.Comm
-	// In a sleep between polls a fast link carries tens of mebibytes; without a CPU each, ranks
-	// are better off with it.
-	links.Spin = w.sharers(rank) <= w.host.CPULimit
-	start.Spin = links.Spin
+	// In a sleep between polls a fast link carries tens of mebibytes.
+	links.Pace, start.Pace = ring.Polling, ring.Polling
 	last := warmup + repeats - 1
 	for i := range last + 1 {
 		receive, err := links.Irecv(at(2), l.bytes, before, ring.FirstTag)

@@ -3,6 +3,7 @@ package cmd
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"ringattn/gpu"
 	"ringattn/kernels"
@@ -27,17 +28,41 @@ func (h *hardware) readGPU() *gpuRecord {
 	return newGPURecord(*h.gpu)
 }
 
-// energy is what the rank's GPU has taken so far, in J: 0 where it has none, or a lower rank
-// reads it; nil: not known.
-func (a *attention) energy() *float64 {
-	if w := a.world; a.gpu == nil || !firstOfGPU(w.hosts, w.Rank()) {
-		return new(float64)
+// energyReading is what a rank's GPU has taken by a time, in J: 0 where it has none, or a
+// lower rank reads it; nil: not known.
+type energyReading struct {
+	joules *float64
+	at     time.Time
+}
+
+// An energy counter stands still for 20 to 100 ms and then moves by all that its GPU has
+// taken meanwhile. So what it moves by in a time is wrong by up to what 100 ms take, and
+// not told of times in which that is more than 5%.
+const (
+	energyUpdate = 100 * time.Millisecond
+	energyLeast  = 20 * energyUpdate
+)
+
+func (a *attention) energy() energyReading {
+	e := energyReading{joules: new(float64)}
+	if w := a.world; a.gpu != nil && firstOfGPU(w.hosts, w.Rank()) {
+		e.joules = gpu.ReadIndex(a.gpu.Index, a.gpu.UUID).EnergyJ
 	}
-	return gpu.ReadIndex(a.gpu.Index, a.gpu.UUID).EnergyJ
+	e.at = time.Now() // not before, since the first reading loads the library
+	return e
+}
+
+// since is the energy from before to e; nil: not known, or the time was too short.
+func (e energyReading) since(before energyReading) *float64 {
+	if before.joules == nil || e.joules == nil || e.at.Sub(before.at) < energyLeast {
+		return nil
+	}
+	joules := *e.joules - *before.joules
+	return &joules
 }
 
 // perToken is the energy that ranks have taken for so many tokens; nil where one is not known,
-// or no counter has moved: they count in steps of some 20 ms.
+// or no counter has moved, as of CPUs.
 func perToken(ranks []benchRank, tokens int) *float64 {
 	sum := 0.0
 	for _, x := range ranks {

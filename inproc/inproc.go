@@ -307,9 +307,10 @@ func (e *Endpoint) signal() {
 }
 
 // Pause sleeps for d, less if a message of this rank is matched or done, and not
-// at all while a message is half copied or held back for a number of calls.
+// at all while a message is half copied or held back for a number of calls. For 0 it
+// yields to other ranks.
 func (e *Endpoint) Pause(d time.Duration) {
-	if len(e.arriving) > 0 && !e.world.late() {
+	if d == 0 || len(e.arriving) > 0 && !e.world.late() {
 		runtime.Gosched()
 		return
 	}

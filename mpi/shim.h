@@ -63,6 +63,7 @@ int rmpi_test(int64_t request);
 // Zeroed memory, aligned to 64 bytes.
 void *rmpi_alloc(int64_t bytes);
 void rmpi_free(void *p);
+// rmpi_pause sleeps; for 0 nanoseconds it yields.
 void rmpi_pause(int64_t nanoseconds);
 
 #endif

@@ -29,7 +29,7 @@ const (
 type Comm struct {
 	Transport
 	Timeout time.Duration // of one wait; 0: none
-	Spin    bool          // WaitAll polls without sleeping, for what is timed by messages alone
+	Pace    Pace          // of the waits of collectives; an Exec goes by its backend
 }
 
 // batch is a set of transfers that are started together and waited for, with

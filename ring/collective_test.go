@@ -92,7 +92,7 @@ func TestBackoff(t *testing.T) {
 	c := ring.Comm{Transport: inproc.New(1)[0]}
 	start, polls := time.Now(), 0
 	for time.Since(start) < 50*time.Millisecond {
-		b.Pause(c)
+		b.Pause(c, false, true)
 		polls++
 	}
 	if polls > 5000 {

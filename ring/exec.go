@@ -20,6 +20,7 @@ type Exec struct {
 
 	plans  [2][]boundStep
 	slots  []slotState // by slotIndex
+	pause  Backoff     // between polls
 	last   Event       // of the newest enqueued kernel, 0: none yet
 	memory []unsafe.Pointer
 	failed bool
@@ -103,7 +104,7 @@ func Bind(j *Job, c Comm, b Backend, s Shape, x *Tensors, backward bool) (*Exec,
 // bind is Bind for given plans of this rank, by pass.
 func bind(j *Job, c Comm, b Backend, s Shape, x *Tensors, plans [][]Step) (*Exec, error) {
 	rank := c.Rank()
-	e := &Exec{comm: c, backend: b, shape: s, tensors: x, share: func(pairs int64) int64 { return j.Share(rank, pairs) }}
+	e := &Exec{comm: c, backend: b, pause: Backoff{Pace: PaceOf(b)}, shape: s, tensors: x, share: func(pairs int64) int64 { return j.Share(rank, pairs) }}
 	transfers := map[Slot]int{}
 	top := slotIndex(OwnGrad)
 	for _, steps := range plans {

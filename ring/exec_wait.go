@@ -7,19 +7,11 @@ import (
 	"time"
 )
 
-// backoffBusy is how long the sleeps between polls get while a kernel runs, which
-// wants the CPU. With Open MPI over TCP, two ranks of one thread on two cores and an
-// exchange of 80%, the polls took of a core 10% with sleeps of 20 us, 7% with 200 us,
-// 5% with 400 us and 4% with 1 ms, the copying of the messages included; messages of
-// some mebibytes took equally long with all of them, since a socket holds as much as
-// comes in a millisecond. Longer ones save little and are seen at the end of a pass.
-const backoffBusy = 400 * time.Microsecond
-
 // wait returns when every transfer and kernel that touches the slot is done.
 // Meanwhile it drives all transfers of the rank forward: nobody else does. why is the step
 // that waits, nil at the end of a pass.
 func (e *Exec) wait(ctx context.Context, slot *slotState, why *boundStep) error {
-	var pause Backoff
+	e.pause.Restart()
 	var exposed time.Time // since when no kernel has run in this wait
 	var copying time.Time // since when a message has been copied, in this wait while exposed
 	var began time.Time   // where the wait is recorded
@@ -67,13 +59,9 @@ func (e *Exec) wait(ctx context.Context, slot *slotState, why *boundStep) error 
 			return err
 		}
 		if progress {
-			pause = Backoff{}
+			e.pause.Restart()
 		}
-		last := backoffLast
-		if e.idle.IsZero() {
-			last = backoffBusy
-		}
-		pause.pause(e.comm.Transport, last)
+		e.pause.Pause(e.comm.Transport, e.idle.IsZero(), e.moving > 0)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -40,61 +39,13 @@ type Transfer struct {
 	Bytes   int64
 }
 
-// Pauser is what a Transport implements that has a better way to be idle than
-// time.Sleep, whose shortest sleep in an idle process is about 1.1 ms.
-type Pauser interface {
-	// Pause gives the CPU away for about d, or less if something arrives.
-	Pause(d time.Duration)
-}
-
-// Backoff paces a loop that polls: it yields for 20 us and then sleeps for 50,
-// 100 and at last 200 us between polls, so that ranks that share a CPU leave it
-// to each other. The zero value is ready; start anew with it after progress.
-type Backoff struct {
-	start time.Time
-	sleep time.Duration
-}
-
-const (
-	backoffSpin  = 20 * time.Microsecond
-	backoffFirst = 50 * time.Microsecond
-	backoffLast  = 200 * time.Microsecond
-)
-
-// Pause waits a little before the next poll of t.
-func (b *Backoff) Pause(t Transport) { b.pause(t, backoffLast) }
-
-func (b *Backoff) pause(t Transport, last time.Duration) {
-	if b.start.IsZero() {
-		b.start = time.Now()
-	}
-	if b.sleep == 0 && time.Since(b.start) < backoffSpin {
-		runtime.Gosched()
-		return
-	}
-	b.sleep = min(max(2*b.sleep, backoffFirst), last)
-	pauseOf(t, b.sleep)
-}
-
-// pauseOf sleeps as the transport does best.
-func pauseOf(t Transport, d time.Duration) {
-	if c, ok := t.(Comm); ok {
-		t = c.Transport
-	}
-	if p, ok := t.(Pauser); ok {
-		p.Pause(d)
-		return
-	}
-	time.Sleep(d)
-}
-
 // WaitAll polls until all transfers are done, and sets the Request of each that
 // is to 0. It allocates nothing unless it fails. It fails with the transport's
 // error; with a TimeoutError when Timeout or a deadline of ctx passes; with the
 // cause of ctx when that is cancelled. Memory of transfers that are not done
 // must not be freed or reused after that.
 func (c Comm) WaitAll(ctx context.Context, transfers []Transfer) error {
-	var pause Backoff
+	pause := Backoff{Pace: c.Pace}
 	start := time.Now()
 	for {
 		left, progress := 0, false
@@ -124,10 +75,10 @@ func (c Comm) WaitAll(ctx context.Context, transfers []Transfer) error {
 		if err != nil || c.Timeout > 0 && waited >= c.Timeout {
 			return c.timeout(transfers, waited)
 		}
-		if progress || c.Spin {
-			pause = Backoff{} // which yields at first
+		if progress {
+			pause.Restart()
 		}
-		pause.Pause(c.Transport)
+		pause.Pause(c.Transport, false, true)
 	}
 }
 

@@ -20,8 +20,8 @@ func missingMessage(_ World, c ring.Comm) error {
 	if err := p.receive(left(c), tag, length, left(c)); err != nil {
 		return err
 	}
-	for _, spin := range []bool{false, true} {
-		impatient := ring.Comm{Transport: c.Transport, Timeout: limit, Spin: spin}
+	for _, pace := range []ring.Pace{ring.Sleeping, ring.Polling} {
+		impatient := ring.Comm{Transport: c.Transport, Timeout: limit, Pace: pace}
 		start := time.Now()
 		err := impatient.WaitAll(context.Background(), p.transfers)
 		took := time.Since(start)
