@@ -81,7 +81,7 @@ static __global__ void place_rows_kernel(Seen *seen, int32_t tiles, int32_t widt
       if (lane >= k) sum += x;
     }
     const int64_t at = before + sum - (hi - lo);
-    if (hi - lo > width || before + sum > most) {
+    if (lo < hi && (hi - lo > width || before + sum > most)) {
       fault->row = 128 * pair, fault->lo = 64 * lo, fault->hi = 64 * hi;
       fault->span = hi - lo > width ? 64 * width : 0, fault->tiles = most, fault->set = 1;
       for (int32_t i = 2 * pair; i < end; i++) seen[i] = {INT_MAX, 0, INT_MAX, INT_MIN};
