@@ -282,7 +282,7 @@ func refuseRank(rank int, claims [][]claim) error {
 			}
 		}
 		if mine.Free > 0 && together > mine.Free {
-			return environmentError("not enough memory: rank %d needs %s, %s of %s together %s, free are %s; use more nodes or fewer tokens",
+			return environmentError("not enough memory: rank %d needs %s, %s of %s together %s, free are %s; use more nodes or a smaller problem",
 				rank, report.FormatBytes(mine.Bytes), plural(ranks, "rank"), mine.Of, report.FormatBytes(together), report.FormatBytes(mine.Free))
 		}
 	}

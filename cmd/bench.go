@@ -32,7 +32,11 @@ run (not known of a GPU).
 
 --links measures what the links between ranks carry: each sends messages to the next rank
 and receives from the one before, at once, in the memory and by the transport of the job's
-messages. What comes is checked. It goes before the shapes, or without them.`,
+messages. GB/s are 10^9 bytes a second out of the slowest rank, and as many in. What comes is
+checked. It goes before the shapes, or without them.
+
+pred ms is the time that the plan of a pass takes on the machine that --machine describes.
+mJ/token is the energy of all GPUs a token, where the timed repeats take 2 s together.`,
 		Example: `  mpirun -n 4 ringattn bench --seq 8192 --heads 8/2 --head-dim 128
   mpirun -n 4 ringattn bench --config hostfiles/sweep.yaml --out sweep.jsonl --resume
   mpirun -n 4 ringattn bench --links 1MiB,256MiB
@@ -72,16 +76,16 @@ messages. What comes is checked. It goes before the shapes, or without them.`,
 	}
 	f := c.Flags()
 	shape.add(f)
-	f.Var(&b.links, "links", "sizes of messages, like 4096, 64KiB or 256MiB, that the links between ranks are measured with")
+	f.Var(&b.links, "links", "sizes of messages in bytes, like 4096, 64KiB or 256MiB, that the links between ranks are measured with")
 	f.StringVar(&b.pass, "pass", "forward,backward", "the passes to time")
-	f.IntVar(&b.warmup, "warmup", 1, fmt.Sprintf("repeats before them that are not timed; of --links at least %d", linkWarmup))
+	f.IntVar(&b.warmup, "warmup", 1, fmt.Sprintf("repeats before the timed ones; of --links at least %d", linkWarmup))
 	f.IntVar(&b.repeats, "repeats", 7, "timed repeats")
 	f.StringVar(&b.output, "output", "table", "table; jsonl: JSON Lines as docs/bench.schema.json describes them; csv; go: for benchstat")
 	f.StringVar(&b.config, "config", "", "YAML file of NAME: VALUE, named after these flags, with lists where a flag takes several; flags of the command line come first")
 	f.StringVar(&b.ranksSweep, "ranks-sweep", "", "numbers of ranks to measure on, one after another, as in --ranks-sweep=1,2,4; alone: 1, 2, 4 .. all. "+
 		"The first ranks are taken, the others sleep")
 	f.Lookup("ranks-sweep").NoOptDefVal = doubling
-	f.StringVar(&b.out, "out", "", "file, not there yet unless with --resume, that gets the JSON Lines of each point when it is done; a signal ends the sweep after the shape at hand")
+	f.StringVar(&b.out, "out", "", "file, not there yet unless with --resume, that gets the JSON Lines of each point when it is done; a signal ends the sweep after the shape, or size of --links, at hand")
 	f.BoolVar(&b.resume, "resume", false, "go on with the file of --out: points of this build, shape, world and setting that it has are left out")
 	f.StringVar(&b.shard, "shard", "", "I/N: of the shapes of the sweep, and sizes of --links, counted once for each number of ranks, only each N-th, from the I-th of 0 to N-1 on, for job arrays")
 	f.StringArrayVar(&b.expect, "expect", nil, "PASS.FIGURE>=NUMBER, or <=, of numbers in a result of --output jsonl, such as forward.tflops_per_rank>=0.5: exit 1 where a result of this run misses it")

@@ -62,7 +62,7 @@ func (s *sizes) Set(text string) error {
 func (b *benchOptions) shapes(f *pflag.FlagSet, s *shapeFlags, o *options) (list []cases.Shape, err error) {
 	if len(b.links) > 0 && !f.Changed("seq") {
 		err = s.absent(f, "--links without --seq")
-		for _, name := range []string{"pass", "expect", "trace"} {
+		for _, name := range []string{"pass", "expect", "trace", "layout", "shards", "schedule", "ulysses", "wire-gradients", "stage-tokens", "grain", "ranks-per-node", "machine"} {
 			if err == nil && f.Changed(name) {
 				err = usageError("--%s is about results of shapes, and does not go with --links without --seq", name)
 			}
@@ -116,7 +116,7 @@ func (r *benchReport) link(ctx context.Context, size int64) error {
 	}
 	r.progress.clear()
 	defer r.progress.step(float64(size))
-	x := linkRecord{"link", report.Link{Key: key, Bytes: size, Ranks: w.Size(), Backend: r.mine.Backend, Transport: kind}}
+	x := linkRecord{"link", report.Link{Key: key, Bytes: size, Ranks: w.Size(), Backend: r.mine.Backend, Transport: kind, Hosts: slices.Max(w.nodes()) + 1}}
 	for _, of := range ranks {
 		if of.Wrong != "" {
 			x.Wrong++

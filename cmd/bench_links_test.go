@@ -122,6 +122,9 @@ func TestLinksThatAreBroken(t *testing.T) {
 			}
 			continue
 		}
+		if _, code, err := execute("report", b.out); code != exitWrong || err.Error() != "1 result of 1 wrong" {
+			t.Errorf("%s, report: exit %d: %v", fault, code, err)
+		}
 		if !errors.Is(err, errWrong) || l[0].Wrong != 1 || l[0].TimeS != nil || l[0].GBPerS != 0 || l[0].MedianRankGBPerS != 0 || len(l[0].RepeatS)+len(l[0].RankS) > 0 {
 			t.Errorf("%s: %v, %+v", fault, err, l[0])
 		}
@@ -139,7 +142,7 @@ func TestLinksThatAreBroken(t *testing.T) {
 // The table has links above shapes; Go benchmarks have a line a repeat.
 func TestLinksTable(t *testing.T) {
 	out, code, err := execute("bench", "--ranks", "2", "--links", "3KiB", "--seq", "50", "--repeats", "1", "--log-level", "error")
-	links, shapes := strings.Index(out, "\n    3 KiB      2  "), strings.Index(out, "\n    mask   S ")
+	links, shapes := strings.Index(out, "\n    3 KiB      2      1  "), strings.Index(out, "\n    mask   S ")
 	if code != exitOK || links < 0 || shapes < links {
 		t.Errorf("exit %d (%v)\n%s", code, err, out)
 	}
@@ -147,13 +150,18 @@ func TestLinksTable(t *testing.T) {
 	if code != exitOK || strings.Count(out, "\nBenchmarkLink/bytes=3072/ranks=2/transport=inproc 1 ") != 3 || strings.Count(out, " GB/s\n") != 3 {
 		t.Errorf("exit %d (%v)\n%s", code, err, out)
 	}
+	var small strings.Builder
+	x := linkRecord{"link", report.Link{Bytes: 1, Ranks: 2, Transport: "host", RepeatS: []float64{4e-3}}}
+	if err := (benchGo{&small}).link(x); err != nil || small.String() != "BenchmarkLink/bytes=1/ranks=2/transport=host 1 4000000 ns/op 2.5e-07 GB/s\n" {
+		t.Errorf("a small message: %v, %s", err, small.String())
+	}
 }
 
 func TestLinksRefusals(t *testing.T) {
 	for args, want := range map[string]string{
 		"--links 0": "no size", "--links 3MB": "no size", "--links 1KiB,": "no size", "--links 99999999999GiB": "no size",
 		"--links 1KiB,1024": "twice", "--links 1KiB --batch 2": "--batch", "--links 1KiB --pass forward": "--pass",
-		"--links 1KiB --seq 8 --output csv": "csv", "--links 1KiB --ranks-sweep=1": "no link", "--repeats 2": "--seq",
+		"--links 1KiB --seq 8 --output csv": "csv", "--links 1KiB --ranks-sweep=1": "no link", "--links 1KiB --machine 1,1": "--machine", "--links 1KiB --ulysses 2": "--ulysses", "--repeats 2": "--seq",
 	} {
 		_, code, err := execute(append([]string{"bench", "--ranks", "2", "--log-level", "error"}, strings.Fields(args)...)...)
 		if code != exitUsage || !strings.Contains(err.Error(), want) {

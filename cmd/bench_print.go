@@ -229,7 +229,7 @@ func (g benchGo) head(meta metaRecord, ranks []rankRecord) error {
 
 func (g benchGo) link(x linkRecord) error {
 	for _, s := range x.RepeatS {
-		if _, err := fmt.Fprintf(g.out, "BenchmarkLink/bytes=%d/ranks=%d/transport=%s 1 %.0f ns/op %.3f GB/s\n", x.Bytes, x.Ranks, x.Transport, s*1e9, x.GBPerSOf(s)); err != nil {
+		if _, err := fmt.Fprintf(g.out, "BenchmarkLink/bytes=%d/ranks=%d/transport=%s 1 %.0f ns/op %.4g GB/s\n", x.Bytes, x.Ranks, x.Transport, s*1e9, x.GBPerSOf(s)); err != nil {
 			return err
 		}
 	}

@@ -25,14 +25,17 @@ scaling (the same problem on more ranks), weak scaling (as many tokens a rank)
 and sequence scaling (longer sequences on the same ranks). Each table names its
 baseline. A row whose build, GPU, backend, transport or binding is another than
 the baseline's is not compared, and says why. Of a wrong result no figure is
-shown, and the exit code is 1. Links of bench --links, and times that bench --machine
-predicted, have a table and columns of their own.
+shown, and the exit code is 1. Links of bench --links have a table of their own: GB/s
+are 10^9 bytes a second out of the slowest rank, and as many in. Of records of bench
+--machine, predicted is the time in ms that the plan takes on that machine, and
+x predicted the median of the measured times over it.
 
 --trace reads a file of run --trace or bench --trace as well, or alone: of each rank and
 pass the times, and how much of its messages kernels hid; in the page a timeline.
 
 --html writes the same with charts as one page that needs no network and no script.
-A point that is there twice with different results is refused. A line that was cut
+A result that is there twice with different figures is refused; of links all are
+shown, in the order in which they were given. A line that was cut
 off at the end of a run is left out, with a note.`,
 		Example: `  ringattn bench --ranks 2 --threads 1 --seq 4096,8192 --output jsonl > two.jsonl
   ringattn report one.jsonl two.jsonl --html scaling.html
@@ -65,7 +68,7 @@ off at the end of a run is left out, with a note.`,
 				return err
 			}
 			if n := study.Wrong(); n > 0 {
-				return &coded{exitWrong, fmt.Errorf("%s of %d wrong", plural(n, "result"), len(study.Points))}
+				return &coded{exitWrong, fmt.Errorf("%s of %d wrong", plural(n, "result"), len(study.Points)+len(study.Links))}
 			}
 			return nil
 		},

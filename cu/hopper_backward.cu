@@ -64,12 +64,11 @@ static Parts parts_of(const rattn_ctx *ctx, const Call &c) {
   const int64_t all_tiles = ceil_div(ceil_div(c.rows, 64), 2) * 2;
   // span keys that begin within a tile reach into one more.
   int64_t width = min(ceil_div(c.tokens, 64), ceil_div(c.span, 64) + 1), keys = c.tokens;
-  const int64_t most_width =  // a block of key_sums has 4 tiles of keys
-      max(ctx->kept_bytes / 2 /
-              (min(ceil_div(LEAST_STEPS, 2 * group) * 2, all_tiles) * group * STORED_BYTES) / 4 * 4,
+  const int64_t most_width =
+      max(ctx->kept_bytes / 2 / (min(ceil_div(LEAST_STEPS, 2 * group) * 2, all_tiles) * group * STORED_BYTES),
           (int64_t)4);
-  if (width > most_width) {
-    const int64_t chunks = ceil_div(ceil_div(c.tokens, 64), most_width);
+  if (width > most_width) {  // a block of key_sums has 4 tiles of keys
+    const int64_t chunks = ceil_div(ceil_div(c.tokens, 64), most_width / 4 * 4);
     width = ceil_div(ceil_div(c.tokens, 64), 4 * chunks) * 4, keys = min(64 * width, keys);
   }
   const int64_t tile_bytes = group * width * STORED_BYTES;

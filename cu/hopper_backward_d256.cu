@@ -69,6 +69,7 @@ static int32_t launch_parts(rattn_ctx *ctx, HopperKept a) {
   using Keys = KeptKeys<T, DIM, DIM == 256 ? 2 : DIM == 128 ? 3 : 6>;
   using Rows = KeptRows<T, DIM, DIM == 256 ? 4 : DIM == 128 ? 6 : 8>;
   const Call c = a.call;
+  const int32_t row_tiles = (int32_t)ceil_div(c.rows, 64);
   const Part most = split(ctx, c, Keys::ROWS);
   const bool one = most.bytes() == 2 * c.touched * c.heads * KEPT_TILE_BYTES;
   int32_t status = reserve(ctx, &ctx->weights, most.bytes() * (one ? 1 : 2), "ds");
@@ -80,11 +81,11 @@ static int32_t launch_parts(rattn_ctx *ctx, HopperKept a) {
     int part = 0;
     for (a.first_kv_head = 0; a.first_kv_head < c.kv_heads; a.first_kv_head += most.kv_heads)
       for (a.first_member = 0; a.first_member < a.group; a.first_member += most.members)
-        for (a.first_tile = 0; 64 * a.first_tile < c.rows; a.first_tile += most.tiles, part++) {
+        for (a.first_tile = 0; a.first_tile < row_tiles; a.first_tile += most.tiles, part++) {
           if (status != RATTN_OK) return status;
           a.kv_heads = min(most.kv_heads, c.kv_heads - a.first_kv_head);
           a.members = min(most.members, a.group - a.first_member);
-          a.call.tiles = min(most.tiles, (int32_t)ceil_div(c.rows, 64) - a.first_tile);
+          a.call.tiles = min(most.tiles, row_tiles - a.first_tile);
           a.ds = (uint8_t *)ctx->weights.p + part % 2 * most.bytes();
           status = launch_backward<Keys>(ctx, kept_keys<Keys>, ceil_div(c.tokens, Keys::ROWS) * a.kv_heads, a,
                                          part > 0, "backward dk, dv");

@@ -115,9 +115,9 @@ static Call call_of(const rattn_shape *s, const rattn_rows *rows, int64_t tokens
   Call c = {};
   c.rows = (int32_t)rows->n, c.tokens = (int32_t)tokens;
   c.lo = rows->lo, c.hi = rows->hi;
-  c.span = (int32_t)(rows->span && rows->span < tokens ? rows->span : tokens);
+  c.span = (int32_t)(rows->span > 0 && rows->span < tokens ? rows->span : tokens);
   const int64_t all = ceil_div(rows->n, 128) * ceil_div(tokens, 64);
-  c.touched = rows->tiles && rows->tiles < all ? rows->tiles : all;
+  c.touched = rows->tiles > 0 && rows->tiles < all ? rows->tiles : all;
   c.first = first != 0;
   return c;
 }

@@ -75,12 +75,13 @@ static __global__ void place_rows_kernel(Seen *seen, int32_t tiles, int32_t widt
     int32_t lo = INT_MAX, hi = 0;
     for (int32_t i = 2 * pair; i < end; i++) lo = min(lo, seen[i].lo), hi = max(hi, seen[i].hi);
     lo = hi > 0 ? lo / 64 : 0, hi = hi / 64 + (hi % 64 > 0);
-    int32_t sum = hi - lo;
+    const int32_t own = min(hi - lo, width);  // no more, lest the next ones' places lie beyond the room
+    int32_t sum = own;
     for (int k = 1; k < 32; k *= 2) {
       const int32_t x = __shfl_sync(~0u, sum, max(lane - k, 0));
       if (lane >= k) sum += x;
     }
-    const int64_t at = before + sum - (hi - lo);
+    const int64_t at = before + sum - own;
     if (lo < hi && (hi - lo > width || before + sum > most)) {
       fault->row = 128 * pair, fault->lo = 64 * lo, fault->hi = 64 * hi;
       fault->span = hi - lo > width ? 64 * width : 0, fault->tiles = most, fault->set = 1;

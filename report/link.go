@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 )
 
@@ -26,7 +27,12 @@ type Link struct {
 	RankS            []float64  `json:"rank_s"`               // by rank, medians over repeats
 
 	Wrong int `json:"wrong"` // ranks to which something came that was not sent
+
+	Hosts int `json:"-"` // different ones of the ranks, by their records
 }
+
+// Right reports whether the link has figures to show.
+func (l *Link) Right() bool { return l.Wrong == 0 }
 
 // GBPerSOf is the rate of a message that takes so many seconds.
 func (l *Link) GBPerSOf(seconds float64) float64 { return float64(l.Bytes) / seconds / 1e9 }
@@ -41,23 +47,35 @@ func (p *parser) link(text []byte) error {
 		return errors.New("a link without bytes, or of less than two ranks")
 	case x.Ranks != len(p.run.Ranks):
 		return fmt.Errorf("a link of %d ranks in a run with the records of %d", x.Ranks, len(p.run.Ranks))
-	case x.Wrong == 0 && (x.TimeS == nil || !(x.TimeS.Min > 0) || !(x.GBPerS > 0)):
+	case x.Right() && (x.TimeS == nil || !(x.TimeS.Min > 0) || !(x.GBPerS > 0)):
 		return errors.New("a link that is not wrong, and has no time or no gb_per_s")
+	case x.Right() && !x.consistent():
+		return errors.New("a link whose figures do not fit together")
 	}
+	x.Hosts = p.run.hosts()
 	p.file.Links = append(p.file.Links, x)
 	return nil
+}
+
+// sameRate is how far a rate may be from the bytes over the time of the same record.
+const sameRate = 1e-9
+
+// consistent reports whether the figures of a link can be of one measurement.
+func (l *Link) consistent() bool {
+	t := l.TimeS
+	return t.Min <= t.Median && t.Median <= t.Max && math.Abs(l.GBPerS/l.GBPerSOf(t.Median)-1) < sameRate && l.MedianRankGBPerS >= l.GBPerS*(1-sameRate)
 }
 
 // linkAbout says what the figures of links are.
 const linkAbout = "each rank sends a message to the next one and receives one, at once; of the slowest rank, over repeats; " +
 	"GB/s: 10^9 bytes out of it, last out of the median rank"
 
-var linkHead = []string{"message", "ranks", "backend", "transport", "min ms", "median", "max", "GB/s", "min", "max", "median rank", "#wrong"}
+var linkHead = []string{"message", "ranks", "hosts", "backend", "transport", "min ms", "median", "max", "GB/s", "min", "max", "median rank", "#wrong"}
 
 func linkCells(links []Link) (rows [][]string) {
 	for _, l := range links {
-		row := []string{l.size(), strconv.Itoa(l.Ranks), l.Backend, l.Transport}
-		if t := l.TimeS; t == nil {
+		row := []string{l.size(), strconv.Itoa(l.Ranks), strconv.Itoa(l.Hosts), l.Backend, l.Transport}
+		if t := l.TimeS; t == nil || !l.Right() {
 			row = append(row, wrongWord, "-", "-", "-", "-", "-", "-")
 		} else {
 			row = append(row, fmt.Sprintf("%.3f", t.Min*1e3), fmt.Sprintf("%.3f", t.Median*1e3), fmt.Sprintf("%.3f", t.Max*1e3),

@@ -35,8 +35,8 @@ func TestLinksAreShown(t *testing.T) {
 		page := htmlOf(t, s)
 		elements(t, page)
 		for _, want := range []string{
-			c.summary, "\n  1 MiB  2  cpu avx2  host  0.500  1.000  2.000  1.049  0.5243  2.097  2.097  0\n",
-			"\n  3000 B  2  cpu avx2  host  0.005  0.010  0.020  0.3  0.15  0.6  0.6  0\n", "\n  5 B  2  cpu avx2  host  wrong  -  -  -  -  -  -  1\n",
+			c.summary, "\n  1 MiB  2  1  cpu avx2  host  0.500  1.000  2.000  1.049  0.5243  2.097  2.097  0\n",
+			"\n  3000 B  2  1  cpu avx2  host  0.005  0.010  0.020  0.3  0.15  0.6  0.6  0\n", "\n  5 B  2  1  cpu avx2  host  wrong  -  -  -  -  -  -  1\n",
 		} {
 			if got := squeezed(text.String()); !strings.Contains(got, squeezed(want)) {
 				t.Errorf("%s: no %q in\n%s", name, want, text.String())
@@ -67,7 +67,14 @@ func TestLinksThatAreRefused(t *testing.T) {
 		"no size":         {head + strings.Replace(good, `"bytes":1000`, `"bytes":0`, 1), "file0:4: a link without bytes"},
 		"one rank":        {head + strings.Replace(good, `"ranks":2`, `"ranks":1`, 1), "less than two ranks"},
 		"ranks of others": {head + strings.Replace(good, `"ranks":2`, `"ranks":3`, 1), "a link of 3 ranks in a run with the records of 2"},
-		"no time":         {head + strings.Replace(linkLine(1000, 0), `"wrong":1`, `"wrong":0`, 1), "a link that is not wrong, and has no time"},
+		"a wrong rate": {
+			head + strings.Replace(good, `"gb_per_s":1e-06,"median`, `"gb_per_s":1.001e-06,"median`, 1), "figures do not fit together",
+		},
+		"a wrong greatest time": {head + strings.Replace(good, `"max":2`, `"max":0`, 1), "figures do not fit together"},
+		"a slow median rank": {
+			head + strings.Replace(good, `"median_rank_gb_per_s":2e-06`, `"median_rank_gb_per_s":9e-07`, 1), "figures do not fit together",
+		},
+		"no time": {head + strings.Replace(linkLine(1000, 0), `"wrong":1`, `"wrong":0`, 1), "a link that is not wrong, and has no time"},
 	} {
 		if _, err := merge(c.text); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
@@ -78,6 +85,17 @@ func TestLinksThatAreRefused(t *testing.T) {
 	}
 	if s := merged(t, head+good, head+linkLine(1000, 2)); len(s.Links) != 2 {
 		t.Errorf("two measurements: %d links", len(s.Links))
+	}
+	// Of a wrong one no figure is shown that its record may have.
+	for _, wrong := range []string{"1", "-1"} {
+		s := merged(t, head+strings.Replace(good, `"wrong":0`, `"wrong":`+wrong, 1))
+		if row := strings.Join(linkCells(s.Links)[0], " "); s.Wrong() != 1 || row != "1000 B 2 1 cpu avx2 host wrong - - - - - - "+wrong {
+			t.Errorf("%d wrong: %q", s.Wrong(), row)
+		}
+	}
+	// What two links stand on is told apart.
+	if s := merged(t, head+good, strings.Replace(head, `"host":"`, `"host":"other`, 1)+good); len(s.Links) != 2 || s.Links[0].Hosts != 1 || s.Links[1].Hosts != 2 {
+		t.Errorf("ranks of one host and of two: %+v", s.Links)
 	}
 	if s := merged(t, head+good+good[:20]); len(s.Links) != 1 || len(s.Notes) != 1 {
 		t.Errorf("a link that is cut off: %d links, notes %q", len(s.Links), s.Notes)
@@ -100,6 +118,7 @@ func TestPredictionsAreShown(t *testing.T) {
 			"the result":                "\ncausal 1024 1 4/2 64 f32 zigzag ring 1 cpu avx2 host forward 2000.00 2000.00 2000.00 2000.00 500.00 4.00 0.00 ",
 			"a result without":          "\ncausal 1024 1 4/2 64 f32 zigzag ring 2 cpu avx2 host forward 1500.00 1500.00 1500.00 1500.00 - - 0.00 ",
 			"a wrong result":            "\ncausal 2048 1 4/2 64 f32 zigzag ring 2 cpu avx2 host forward wrong - - - - - - ",
+			"what that is":              " predicted is the plan's time in ms ",
 			"the scaling table":         "\nranks S time ms predicted x predicted TFLOP/s/rank ",
 			"its row":                   "\n1 1024 2000.00 500.00 4.00 ",
 			"its row of another result": "\n2 1024 1500.00 - - ",
@@ -112,8 +131,18 @@ func TestPredictionsAreShown(t *testing.T) {
 				t.Errorf("%s: %s: no %q in\n%s", name, what, want, out.String())
 			}
 		}
-		if page := htmlOf(t, s); strings.Contains(page, "x predicted") != (name == "with") {
+		if page := htmlOf(t, s); strings.Contains(page, "x predicted") != (name == "with") || strings.Contains(page, "the plan&#39;s time in ms") != (name == "with") {
 			t.Errorf("%s: the page has other columns", name)
+		}
+	}
+}
+
+func TestPredictionsThatAreRefused(t *testing.T) {
+	text := run{ranks: 1, timed: []timed{{seq: 1024, seconds: 2}}}.records(t)
+	for predicted, want := range map[string]string{"0": "predicted to take 0 s", "-0.5": "predicted to take -0.5 s", "null": "", "0.5": ""} {
+		_, err := merge(strings.Replace(text, `"type":"result"`, `"predicted_s":`+predicted+`,"type":"result"`, 1))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", predicted, err, want)
 		}
 	}
 }

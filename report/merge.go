@@ -65,7 +65,7 @@ func Merge(files ...*File) (*Study, error) {
 func (s *Study) Wrong() int {
 	n := 0
 	for _, x := range s.Links {
-		if x.Wrong > 0 {
+		if !x.Right() {
 			n++
 		}
 	}

@@ -105,7 +105,7 @@ type balanceRow struct {
 
 // HTML writes the study as one page that needs nothing else: no script, no font, no file.
 func (s *Study) HTML(out io.Writer) error {
-	p := page{Study: s, Summary: s.summary(), Definitions: definitions}
+	p := page{Study: s, Summary: s.summary(), Definitions: s.definitions()}
 	head, rows := s.resultColumns()
 	p.All = newGrid("all results", head, rows, false)
 	p.LinkAbout, p.LinkTable = linkAbout, newGrid("links", linkHead, linkCells(s.Links), false)

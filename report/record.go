@@ -254,6 +254,8 @@ func (p *parser) result(text []byte) error {
 		return fmt.Errorf("a result of %d ranks in a run with the records of %d", x.Ranks, len(p.run.Ranks))
 	case x.Wrong == 0 && (x.TimeS == nil || !(x.TimeS.Median > 0) || !(x.TFLOPSPerRank > 0)):
 		return errors.New("a result that is not wrong, and has no time or no tflops_per_rank")
+	case x.PredictedS != nil && !(*x.PredictedS > 0):
+		return fmt.Errorf("a result that is predicted to take %g s", *x.PredictedS)
 	}
 	p.pending = slices.DeleteFunc(p.pending, func(s Sample) bool {
 		if s.Key == x.Key {

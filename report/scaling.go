@@ -230,6 +230,8 @@ func (t *Table) compare(p *Point) Row {
 	case p == base:
 		r.Note = "baseline"
 	case r.Efficiency < overOne:
+	case t.Kind.x(p) == t.Kind.x(base):
+		r.Note = "over 1: the baseline is slow"
 	case t.Kind == Strong:
 		r.Note = "over 1: a rank is faster on its smaller part than the baseline, as where that fits a cache; or the baseline is slow"
 	default:

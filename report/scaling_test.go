@@ -62,3 +62,17 @@ func TestOneRankIsTheBaselineOfEachLayout(t *testing.T) {
 		t.Errorf("speedups %s beside one rank of the same file and of another", got)
 	}
 }
+
+// Nothing is said of smaller parts or greater work where neither is.
+func TestNoteOfASecondOneAtTheBaseline(t *testing.T) {
+	of := func(key string, seq int, seconds float64) string {
+		return run{ranks: 2, key: key, timed: []timed{{seq: seq, seconds: seconds}}}.records(t)
+	}
+	x := only(t, merged(t, of("a", 1024, 2), of("b", 1024, 1), of("c", 2048, 3)), Sequence)
+	want := []string{"baseline", "over 1: the baseline is slow; a second one at the baseline's length", "over 1: a rank is faster at its greater work"}
+	for i, r := range x.Rows {
+		if !strings.HasPrefix(r.Note, want[i]) || i < 2 && r.Note != want[i] {
+			t.Errorf("row %d: %q, want %q", i, r.Note, want[i])
+		}
+	}
+}

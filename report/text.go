@@ -12,6 +12,20 @@ import (
 const definitions = "Time of the slowest rank, median over repeats. FLOPs are 4 x heads x head_dim x visible pairs, backward 2.5 x that. " +
 	"work is pairs per rank, speedup FLOP/s of all ranks, efficiency FLOP/s per rank, each over the baseline's."
 
+// predictedAbout says what withPredicted adds.
+const predictedAbout = " predicted is the plan's time in ms on the machine of bench --machine, x predicted the measured one over it."
+
+// definitions are those of the figures that are shown.
+func (s *Study) definitions() string {
+	if !slices.ContainsFunc(s.Points, predicted) {
+		return definitions
+	}
+	return definitions + predictedAbout
+}
+
+// predicted reports whether a point has a predicted time.
+func predicted(x *Point) bool { return x.PredictedS != nil }
+
 // Text prints the study as tables.
 func (s *Study) Text(out io.Writer) error {
 	w := &textWriter{out: out}
@@ -33,7 +47,7 @@ func (s *Study) Text(out io.Writer) error {
 			w.printf("#   %s\n", line)
 		}
 	}
-	w.printf("# %s\n", definitions)
+	w.printf("# %s\n", s.definitions())
 	for _, note := range s.Notes {
 		w.printf("# note: %s\n", note)
 	}
@@ -158,7 +172,7 @@ func (s *Study) resultColumns() (head []string, rows [][]string) {
 // withPredicted adds the predicted times, and the median times over them, before the column of a
 // name, where any of the points of the rows has one.
 func withPredicted(points []*Point, column string, head []string, rows [][]string) ([]string, [][]string) {
-	if !slices.ContainsFunc(points, func(x *Point) bool { return x.PredictedS != nil }) {
+	if !slices.ContainsFunc(points, predicted) {
 		return head, rows
 	}
 	at := slices.Index(head, column)
