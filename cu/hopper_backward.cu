@@ -87,16 +87,18 @@ static Parts parts_of(const rattn_ctx *ctx, const Call &c) {
           one};
 }
 
-// Lists of what rows see, and of who sees keys, for the keys in [first, end).
-static int32_t list_tiles(rattn_ctx *ctx, const HopperBackward &a, int32_t first, int32_t end) {
-  const Call &c = a.call;
+int32_t list_tiles(rattn_ctx *ctx, const Call &c, int32_t first, int32_t end, int32_t block_keys,
+                   const Places *places) {
   Seen *const seen = const_cast<Seen *>(c.seen);
   const int32_t row_tiles = (int32_t)ceil_div(c.rows, 64);
   cudaError_t status = see_rows(ctx->stream, c.lo, c.hi, c.rows, c.tokens, 64, true, seen, row_tiles,
                                 ctx->fault_on_device, c.lse, c.heads, first, end);
+  if (status == cudaSuccess && places)
+    status = place_rows(ctx->stream, seen, row_tiles, places->width, places->room, places->kept,
+                        ctx->fault_on_device);
   if (status == cudaSuccess)
-    status = see_keys(ctx->stream, seen, row_tiles, 64, const_cast<Seers *>(c.seers),
-                      (int32_t)ceil_div(c.tokens, 64));
+    status = see_keys(ctx->stream, seen, row_tiles, block_keys, const_cast<Seers *>(c.seers),
+                      (int32_t)ceil_div(c.tokens, block_keys));
   return check(ctx, status, "tile lists");
 }
 
@@ -110,7 +112,7 @@ static int32_t launch_parts(rattn_ctx *ctx, HopperBackward a, const Parts &parts
   a.width = parts.width, a.fault = ctx->fault_on_device;
   int32_t status = make_maps<Dq>(ctx, &a);
   for (int32_t key = 0; key < c.tokens; key += min(parts.keys, c.tokens - key)) {
-    if (status == RATTN_OK) status = list_tiles(ctx, a, key, key + min(parts.keys, c.tokens - key));
+    if (status == RATTN_OK) status = list_tiles(ctx, a.call, key, key + min(parts.keys, c.tokens - key), 64);
     a.call.first = c.first && key == 0;
     int part = 0;
     for (a.first_kv_head = 0; a.first_kv_head < c.kv_heads; a.first_kv_head += parts.kv_heads)
@@ -162,7 +164,7 @@ int32_t hopper_backward(rattn_ctx *ctx, int32_t dtype, const Call &c) {
     if (status != RATTN_OK) return status;
     return dtype == RATTN_BF16 ? launch_parts<Bf16>(ctx, a, parts) : launch_parts<F16>(ctx, a, parts);
   }
-  status = list_tiles(ctx, a, 0, c.tokens);
+  status = list_tiles(ctx, a.call, 0, c.tokens, 64);
   if (status != RATTN_OK) return status;
   return dtype == RATTN_BF16 ? launch_three<Bf16>(ctx, a) : launch_three<F16>(ctx, a);
 }

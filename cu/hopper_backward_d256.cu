@@ -45,24 +45,6 @@ static Part split(const rattn_ctx *ctx, const Call &c, int32_t block_keys) {
   return {1, 1, (int32_t)(2 * pairs), (int32_t)keys, (int32_t)width, pairs * width};
 }
 
-// Lists for the keys in [first, end): what rows see, where their ds goes, and who sees keys.
-static int32_t list_tiles(rattn_ctx *ctx, const HopperKept &a, const Part &most, int32_t first, int32_t end,
-                          int32_t block_keys) {
-  const Call &c = a.call;
-  Seen *const seen = const_cast<Seen *>(c.seen);
-  const int32_t row_tiles = (int32_t)ceil_div(c.rows, 64);
-  cudaError_t status = see_rows(ctx->stream, c.lo, c.hi, c.rows, c.tokens, 64, true, seen, row_tiles,
-                                ctx->fault_on_device, c.lse, c.heads, first, end);
-  if (status == cudaSuccess)
-    status =
-        place_rows(ctx->stream, seen, row_tiles, most.width, most.tiles < row_tiles ? INT64_MAX : most.room,
-                   const_cast<Kept *>(a.kept), ctx->fault_on_device);
-  if (status == cudaSuccess)
-    status = see_keys(ctx->stream, seen, row_tiles, block_keys, const_cast<Seers *>(c.seers),
-                      (int32_t)ceil_div(c.tokens, block_keys));
-  return check(ctx, status, "tile lists");
-}
-
 // dk, dv and ds, then dq from ds, part by part.
 template <class T, int DIM>
 static int32_t launch_parts(rattn_ctx *ctx, HopperKept a) {
@@ -74,9 +56,11 @@ static int32_t launch_parts(rattn_ctx *ctx, HopperKept a) {
   const bool one = most.bytes() == 2 * c.touched * c.heads * KEPT_TILE_BYTES;
   int32_t status = reserve(ctx, &ctx->weights, most.bytes() * (one ? 1 : 2), "ds");
   a.head_room = most.room;
+  const Places places = {const_cast<Kept *>(a.kept), most.width,
+                         most.tiles < row_tiles ? INT64_MAX : most.room};
   for (int32_t key = 0; key < c.tokens; key += min(most.keys, c.tokens - key)) {
     if (status == RATTN_OK)
-      status = list_tiles(ctx, a, most, key, key + min(most.keys, c.tokens - key), Keys::ROWS);
+      status = list_tiles(ctx, a.call, key, key + min(most.keys, c.tokens - key), Keys::ROWS, &places);
     a.call.first = c.first && key == 0;
     int part = 0;
     for (a.first_kv_head = 0; a.first_kv_head < c.kv_heads; a.first_kv_head += most.kv_heads)

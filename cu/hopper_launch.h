@@ -50,6 +50,18 @@ int32_t launch_backward(rattn_ctx *ctx, void (*kernel)(A), int64_t blocks, const
   return launch(ctx, kernel, blocks, P::THREADS, P::SHARED_BYTES, follows ? &overlap : nullptr, name, a);
 }
 
+// Where what is kept of pairs of row tiles goes: see place_rows.
+struct Places {
+  Kept *kept;
+  int32_t width;
+  int64_t room;
+};
+
+// Lists of a backward for the keys in [first, end): what tiles of 64 rows see and, if there are
+// places, where what is kept of them goes; and who sees tiles of block_keys keys.
+int32_t list_tiles(rattn_ctx *ctx, const Call &c, int32_t first, int32_t end, int32_t block_keys,
+                   const Places *places = nullptr);
+
 // What a forward goes by: query heads of a KV head in a tile, as a power of 2, and tokens.
 struct Packing {
   int32_t group, bits, tokens;
