@@ -187,11 +187,8 @@ static void cuda_free(rattn_ctx *ctx, void *p) {
   cudaGetLastError();
 }
 
-// Rows and tokens that int32 tile arithmetic has room for, tiles past the end included.
-enum { LIMIT = INT32_MAX - 1024 };
-
 static rattn_limits limits(rattn_ctx *ctx) {
-  return {RATTN_CUDA_MAX_HEAD_DIM, LIMIT, LIMIT, ctx->error, sizeof ctx->error};
+  return {RATTN_CUDA_MAX_HEAD_DIM, RATTN_MAX_TOKENS, RATTN_MAX_TOKENS, ctx->error, sizeof ctx->error};
 }
 
 static int32_t copy(rattn_ctx *ctx, void *dst, const void *src, int64_t bytes, cudaMemcpyKind kind,

@@ -139,7 +139,7 @@ int64_t hopper_backward_bytes(const rattn_shape *s, int64_t rows, int64_t tokens
 
 bool has_hopper_backward(const rattn_ctx *ctx, const rattn_shape *s, int64_t tokens) {
   return ctx->architecture == 90 && !ctx->portable && s->dtype != RATTN_F32 && s->head_dim > 256 &&
-         s->head_dim <= 512 && tokens > 0;
+         s->head_dim <= 512 && tokens > 0 && ctx->processors > 1;
 }
 
 int32_t hopper_backward(rattn_ctx *ctx, int32_t dtype, const Call &c) {
@@ -154,7 +154,7 @@ int32_t hopper_backward(rattn_ctx *ctx, int32_t dtype, const Call &c) {
   HopperBackward a = {};
   a.call = c, a.call.seen = seen, a.call.seers = seers;
   a.numbers = (const float *)ctx->numbers.p;
-  a.clusters = ctx->processors > 1 ? ctx->processors / 2 : 1;
+  a.clusters = ctx->processors / 2;
   status = check(ctx, number_rows(ctx->stream, c, (float *)ctx->numbers.p), "lse and delta");
   if (status != RATTN_OK) return status;
 

@@ -10,6 +10,9 @@
 
 #include "rattn.h"
 
+// ring.MaxChunkTokens.
+enum { RATTN_MAX_TOKENS = INT32_MAX - 1024 };
+
 // What a backend takes, and where it wants the text of an error.
 typedef struct {
   int32_t head_dim;  // the largest

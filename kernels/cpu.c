@@ -76,7 +76,7 @@ static void cpu_free(rattn_ctx *ctx, void *p) {
 }
 
 static rattn_limits limits(rattn_ctx *ctx) {
-  return (rattn_limits){INT32_MAX, INT64_MAX, INT32_MAX, ctx->error, sizeof ctx->error};
+  return (rattn_limits){INT32_MAX, INT64_MAX, RATTN_MAX_TOKENS, ctx->error, sizeof ctx->error};
 }
 
 static int32_t cpu_copy(rattn_ctx *ctx, void *dst, const void *src, int64_t bytes) {

@@ -194,18 +194,21 @@ func visible(call string, rows ring.Rows, i, n int) (lo, hi int, err error) {
 	return lo, max(lo, hi), nil
 }
 
-func checkCall(call string, s ring.Shape, t *ring.Tensors, rows ring.Rows) error {
+func checkCall(call string, s ring.Shape, t *ring.Tensors, c ring.Chunk, rows ring.Rows) error {
 	if err := checkShape(call, s); err != nil {
 		return err
 	}
 	if rows.Start < 0 || rows.N < 0 || rows.N > t.Tokens-rows.Start {
 		return fmt.Errorf("kernels: %s: %d rows from %d of %d", call, rows.N, rows.Start, t.Tokens)
 	}
+	if c.Tokens < 0 || c.Tokens > ring.MaxChunkTokens {
+		return fmt.Errorf("kernels: %s: %d keys, the limit is %d", call, c.Tokens, ring.MaxChunkTokens)
+	}
 	return nil
 }
 
 func (r *reference) Forward(s ring.Shape, t *ring.Tensors, c ring.Chunk, rows ring.Rows, first bool) error {
-	if err := checkCall("forward", s, t, rows); err != nil {
+	if err := checkCall("forward", s, t, c, rows); err != nil {
 		return err
 	}
 	r.calls++
@@ -272,7 +275,7 @@ func (r *reference) Delta(s ring.Shape, t *ring.Tensors) error {
 }
 
 func (r *reference) Backward(s ring.Shape, t *ring.Tensors, c ring.Chunk, rows ring.Rows, dkv unsafe.Pointer, first bool) error {
-	if err := checkCall("backward", s, t, rows); err != nil {
+	if err := checkCall("backward", s, t, c, rows); err != nil {
 		return err
 	}
 	r.calls++

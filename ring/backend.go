@@ -108,8 +108,12 @@ func SpanOf(lo, hi []int32) (keys int, tiles int64) {
 	return int(span), tiles
 }
 
+// MaxChunkTokens is how many keys kernels count with int32, tiles past the end included.
+const MaxChunkTokens = math.MaxInt32 - 1024
+
 // Chunk is a contiguous range of some rank's keys and values in the backend's
-// memory, KV [Tokens, 2, KVHeads, HeadDim] in the shape's DType.
+// memory, KV [Tokens, 2, KVHeads, HeadDim] in the shape's DType. More than MaxChunkTokens are
+// refused.
 type Chunk struct {
 	Tokens int
 	KV     unsafe.Pointer

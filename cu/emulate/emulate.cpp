@@ -228,6 +228,7 @@ static bool do_background() {
 
 void launch(unsigned blocks, unsigned threads, const std::function<void()> &f, unsigned cluster) {
   const unsigned all = cluster * threads;
+  require(blocks > 0, "a launch of no blocks");
   require(cluster <= 2 && blocks % cluster == 0, "a cluster of more than 2 blocks, or a part of one");
   body = &f, block_threads = threads, cluster_threads = all, grid.x = blocks;
   if (fibers.size() < all) fibers.resize(all);
@@ -294,8 +295,9 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr, int) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
   memset(p, 0, sizeof *p);
   strcpy(p->name, "emulator");
-  const char *kib = getenv("EMULATE_SHARED_KIB"), *major = getenv("EMULATE_MAJOR");
-  p->major = major ? atoi(major) : 9, p->multiProcessorCount = 2,
+  const char *kib = getenv("EMULATE_SHARED_KIB"), *major = getenv("EMULATE_MAJOR"),
+             *processors = getenv("EMULATE_PROCESSORS");
+  p->major = major ? atoi(major) : 9, p->multiProcessorCount = processors ? atoi(processors) : 2,
   p->sharedMemPerBlockOptin = (kib ? atoi(kib) : 227) << 10;
   return cudaSuccess;
 }

@@ -284,6 +284,11 @@ func testRefusals(t *testing.T, b ring.Backend) {
 	if err := b.Forward(s, &x, chunk, rows, true); err == nil {
 		t.Error("head_dim 0 is accepted")
 	}
+	long := chunk
+	long.Tokens = ring.MaxChunkTokens + 1
+	if err := b.Forward(p.shape, &x, long, rows, true); err == nil {
+		t.Errorf("%d keys are accepted", long.Tokens)
+	}
 	rows.N = 5
 	if err := b.Forward(p.shape, &x, chunk, rows, true); err == nil {
 		t.Error("5 rows of 4 tokens are accepted")
