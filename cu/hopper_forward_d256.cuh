@@ -2,7 +2,8 @@
 //
 // A block computes tiles of 64 rows a warpgroup, one after the other. One more warpgroup
 // serves them: a thread of its first warp draws tiles from a counter and loads Q, K and V by
-// TMA into rings of slots; its other warps clean values.
+// TMA into rings of slots; its other warps clean values, and have what results are added to
+// brought into L2.
 //
 // A warpgroup has scores, weights and sums of its rows in registers. Tensor cores should
 // never wait for a softmax: the scores of key tile j + 1 are issued together with the sum of
@@ -153,6 +154,22 @@ DEVICE void end_unit(uint32_t base, uint32_t count) {
   mbarrier_arrive_warp(base + S::UNIT_EMPTY + 8 * (count & 1), threadIdx.x % 32);
 }
 
+// Brings what a unit's rows hold into L2, before it is added to: 32 columns of a row a thread and
+// turn, and its lse.
+template <class S>
+DEVICE void prefetch_results(const Params &p, const Unit &u, int thread, int threads) {
+  const Call &c = p.call;
+  const int rows = min((int)S::ROWS, (c.rows - u.token) << p.pack_bits), mask = (1 << p.pack_bits) - 1;
+  constexpr int PIECES = (S::DIM + 31) / 32;
+#pragma unroll 1
+  for (int i = thread; i < rows * PIECES; i += threads) {
+    const int row = i / PIECES, column = i % PIECES * 32;
+    const int64_t at = (int64_t)(u.token + (row >> p.pack_bits)) * c.heads + u.head + (row & mask);
+    if (column < c.dim) prefetch_l2(c.out + at * c.dim + column);
+    if (column == 0) prefetch_l2(c.lse + at);
+  }
+}
+
 // The cleaners: values of tiles that some row does not see whole are freed of Inf and NaN
 // before they are multiplied; the others are passed on as they are.
 template <class S>
@@ -164,6 +181,8 @@ DEVICE void clean_units(const Params &p, uint32_t base, int warp) {
     if (u.steps < 0) return;
     for (int j = 0; j < u.steps; j++, values++) {
       const uint32_t slot = slot_of(values);
+      if (!p.call.first && j == max(0, u.steps - 3))
+        prefetch_results<S>(p, u, 32 * warp + lane, 32 * CLEANERS);
       mbarrier_wait(base + S::V_FULL + 8 * slot, parity_of(values));
       if (u.partial<S>(j)) {
         clean_values<typename S::T>(base + S::V_AT + slot * S::SLOT, S::SLOT, 32 * warp + lane, 32 * CLEANERS,
