@@ -3,7 +3,6 @@
 #include "../kernels/rattn.h"
 #include "hopper.h"
 #include "hopper_backward_d256.cuh"
-#include "hopper_backward_d256_rows.cuh"
 #include "hopper_launch.h"
 #include "small.h"
 
@@ -45,13 +44,43 @@ static Part split(const rattn_ctx *ctx, const Call &c, int32_t block_keys) {
   return {1, 1, (int32_t)(2 * pairs), (int32_t)keys, (int32_t)width, pairs * width};
 }
 
-// dk, dv and ds, then dq from ds, part by part.
+// Launches dk, dv and ds of a part (keys), dq of another (rows), or both: dq then by `workers`
+// blocks as far as they have time for it.
+template <class Keys, class Rows>
+static int32_t launch_part(rattn_ctx *ctx, const HopperKept *keys, const HopperKept *rows, int workers,
+                           bool follows) {
+  const int64_t units = rows ? ceil_div(rows->call.tiles, 2) * rows->kv_heads * rows->members : 0;
+  const int64_t key_blocks = keys ? ceil_div(keys->call.tokens, Keys::ROWS) * keys->kv_heads : 0;
+  if (!keys || !rows) workers = 0;
+  const int64_t early = workers > 0 ? 3 * units / 5 : 0;
+  const int64_t blocks = workers + key_blocks + units - early;
+  const HopperKept &some = keys ? *keys : *rows;
+  if (blocks > INT_MAX)
+    return fail(ctx, RATTN_ERR_ARG, "backward: %lld blocks for %d rows, %d keys, %d/%d heads",
+                (long long)blocks, some.call.rows, some.call.tokens, some.call.heads, some.call.kv_heads);
+  cudaLaunchAttribute overlap;
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  const Shares shares = {workers, (int)early, (int)key_blocks};
+  return launch(ctx, kept_both<Keys, Rows>, blocks, Keys::THREADS,
+                max(Keys::SHARED_BYTES, Rows::SHARED_BYTES), follows ? &overlap : nullptr,
+                !rows   ? "backward dk, dv"
+                : !keys ? "backward dq"
+                        : "backward",
+                some, rows ? *rows : some, shares);
+}
+
+// dk, dv and ds, then dq from ds, part by part: up to 128, where memory is the limit of dq, beside
+// the next part's dk and dv.
 template <class T, int DIM>
 static int32_t launch_parts(rattn_ctx *ctx, HopperKept a) {
   using Keys = KeptKeys<T, DIM, DIM == 256 ? 2 : DIM == 128 ? 3 : 6>;
   using Rows = KeptRows<T, DIM, DIM == 256 ? 4 : DIM == 128 ? 6 : 8>;
   const Call c = a.call;
   const int32_t row_tiles = (int32_t)ceil_div(c.rows, 64);
+  // A multiprocessor that has dq to itself draws more than twice its share of memory's rate: 28 of
+  // 132 have done 3 / 5 of it, the units that see most, before the others are done with dk and dv.
+  const int workers = DIM == 256 ? 0 : max(7 * ctx->processors / 33, 1);
   const Part most = split(ctx, c, Keys::ROWS);
   const bool one = most.bytes() == 2 * c.touched * c.heads * KEPT_TILE_BYTES;
   int32_t status = reserve(ctx, &ctx->weights, most.bytes() * (one ? 1 : 2), "ds");
@@ -62,6 +91,7 @@ static int32_t launch_parts(rattn_ctx *ctx, HopperKept a) {
     if (status == RATTN_OK)
       status = list_tiles(ctx, a.call, key, key + min(most.keys, c.tokens - key), Keys::ROWS, &places);
     a.call.first = c.first && key == 0;
+    HopperKept before = {};  // the part whose dq is to be computed yet
     int part = 0;
     for (a.first_kv_head = 0; a.first_kv_head < c.kv_heads; a.first_kv_head += most.kv_heads)
       for (a.first_member = 0; a.first_member < a.group; a.first_member += most.members)
@@ -71,13 +101,12 @@ static int32_t launch_parts(rattn_ctx *ctx, HopperKept a) {
           a.members = min(most.members, a.group - a.first_member);
           a.call.tiles = min(most.tiles, row_tiles - a.first_tile);
           a.ds = (uint8_t *)ctx->weights.p + part % 2 * most.bytes();
-          status = launch_backward<Keys>(ctx, kept_keys<Keys>, ceil_div(c.tokens, Keys::ROWS) * a.kv_heads, a,
-                                         part > 0, "backward dk, dv");
-          if (status == RATTN_OK)
-            status = launch_backward<Rows>(ctx, kept_rows<Rows>,
-                                           ceil_div(a.call.tiles, 2) * a.kv_heads * a.members, a, false,
-                                           "backward dq");
+          status = launch_part<Keys, Rows>(ctx, &a, part > 0 && workers > 0 ? &before : NULL, workers,
+                                           part > 0 && workers == 0);
+          if (status == RATTN_OK && workers == 0) status = launch_part<Keys, Rows>(ctx, NULL, &a, 0, false);
+          before = a;
         }
+    if (status == RATTN_OK && workers > 0) status = launch_part<Keys, Rows>(ctx, NULL, &before, 0, false);
   }
   return status;
 }

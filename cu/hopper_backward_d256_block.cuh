@@ -57,8 +57,8 @@ struct KeptKeys {
   // row, 2 head + whether all see all keys, and where ds of each 64 keys goes.
   static constexpr int BOX = 8192, TILE = DIM / 64 * BOX, STAGE = 2 * TILE, NUMBERS = 528;
   static constexpr int FIXED_AT = 0, STAGES_AT = ROWS / 64 * 2 * TILE;
-  static constexpr int DS_AT = STAGES_AT + STAGES * STAGE;  // of a warpgroup each
-  static constexpr int P_AT = DS_AT + ROWS / 64 * BOX;      // PAIR: p, 64 x 64 floats
+  static constexpr int DS_AT = STAGES_AT + STAGES * STAGE;  // two of each 64 keys
+  static constexpr int P_AT = DS_AT + ROWS / 64 * 2 * BOX;  // PAIR: p, 64 x 64 floats
   static constexpr int NUMBERS_AT = P_AT + (PAIR ? 2 * BOX : 0);
   static constexpr int ODD_AT = NUMBERS_AT + STAGES * NUMBERS;  // of each warp, of both warpgroups
   static constexpr int FACTOR_AT = ODD_AT + 32, BARRIERS_AT = FACTOR_AT + 8;
@@ -86,6 +86,10 @@ struct KeptBlock {
   DEVICE uint32_t q(int i) const { return base + P::STAGES_AT + i * P::STAGE; }
   DEVICE uint32_t dout(int i) const { return q(i) + P::TILE; }
   DEVICE uint32_t numbers(int i) const { return base + P::NUMBERS_AT + i * P::NUMBERS; }
+  // ds of 64 keys, of a step.
+  DEVICE uint32_t ds(int which, int step) const {
+    return base + P::DS_AT + (2 * which + (step & 1)) * P::BOX;
+  }
   // k, or v, of the keys of a warpgroup.
   DEVICE uint32_t k(int which) const { return base + P::FIXED_AT + which * 2 * P::TILE; }
   DEVICE uint32_t v(int which) const { return k(which) + P::TILE; }
@@ -101,10 +105,10 @@ struct KeptBlock {
   }
 
   // The heaviest tiles of a causal mask, the first keys, of all heads first.
-  DEVICE KeptBlock(const HopperKept &a, uint32_t shared) : base(shared) {
+  DEVICE KeptBlock(const HopperKept &a, uint32_t shared, int block) : base(shared) {
     const Call &call = a.call;
-    const int index = blockIdx.x / a.kv_heads;
-    tile = index * P::ROWS, kv_head = a.first_kv_head + blockIdx.x % a.kv_heads;
+    const int index = block / a.kv_heads;
+    tile = index * P::ROWS, kv_head = a.first_kv_head + block % a.kv_heads;
     const Seers seers = call.seers[index];
     const int begin = max(seers.begin, a.first_tile), end = min(seers.end, a.first_tile + call.tiles);
     steps = begin < end ? (end - begin) * a.members : 0;
@@ -156,11 +160,14 @@ DEVICE void load_kept(const HopperKept &a, const KeptBlock<P> &b) {
   for (int j = 0; j < b.steps; j++, at.next(a), turn.next()) {
     const int head = at.head(a, b);
     mbarrier_wait(b.q_empty(turn.slot), turn.parity ^ 1);
-    mbarrier_expect(b.q_full(turn.slot), P::TILE);
+    mbarrier_expect(b.q_full(turn.slot), P::PAIR ? P::TILE : 2 * P::TILE);
     load_tile<P>(b.q(turn.slot), &a.q, head, 64 * at.tile, b.q_full(turn.slot));
-    mbarrier_wait(b.dout_empty(turn.slot), turn.parity ^ 1);
-    mbarrier_expect(b.dout_full(turn.slot), P::TILE);
-    load_tile<P>(b.dout(turn.slot), &a.dout, head, 64 * at.tile, b.dout_full(turn.slot));
+    if (P::PAIR) {
+      mbarrier_wait(b.dout_empty(turn.slot), turn.parity ^ 1);
+      mbarrier_expect(b.dout_full(turn.slot), P::TILE);
+    }
+    load_tile<P>(b.dout(turn.slot), &a.dout, head, 64 * at.tile,
+                 P::PAIR ? b.dout_full(turn.slot) : b.q_full(turn.slot));
   }
 }
 
@@ -265,21 +272,28 @@ DEVICE void store_keys(const Call &call, const KeptBlock<P> &b, int key, int val
   }
 }
 
-// Sends a warp's 16 keys of a tile of ds, as they lie in shared memory, to where it is kept.
+// A warp's 16 keys of a tile of ds go to global memory by way of shared memory, where steps take
+// turns in two buffers. First they are put there,
 template <class P>
-DEVICE void keep_ds(const HopperKept &a, const KeptBlock<P> &b, int slot, int which,
-                    const uint32_t (&ds)[4][4], int warp, int lane) {
-  const uint32_t box = b.base + P::DS_AT + which * P::BOX;
-  if (lane == 0) bulk_wait_read<0>();
+DEVICE void put_ds(const KeptBlock<P> &b, int step, int which, const uint32_t (&ds)[4][4], int warp,
+                   int lane) {
+  if (lane == 0) bulk_wait_read<1>();
   __syncwarp();
+  const uint32_t at = fragment_address(b.ds(which, step), warp, lane, 0);
 #pragma unroll
-  for (int g = 0; g < 4; g++)
-    stmatrix(fragment_address(box, warp, lane, g), ds[g][0], ds[g][1], ds[g][2], ds[g][3]);
+  for (int g = 0; g < 4; g++) stmatrix(at ^ 32 * g, ds[g][0], ds[g][1], ds[g][2], ds[g][3]);
+}
+// and later, as that takes its time, sent to the tile `kept`, if there is one.
+template <class P>
+DEVICE void send_ds(const HopperKept &a, const KeptBlock<P> &b, int kept, int step, int which, int warp,
+                    int lane) {
   fence_async();
   __syncwarp();
-  const int kept = b.kept(slot, which);
-  if (lane == 0 && kept >= 0)
-    bulk_store(a.ds + kept * (int64_t)KEPT_TILE_BYTES + 2048 * warp, box + 2048 * warp, 2048);
+  if (lane != 0) return;
+  if (kept >= 0)
+    bulk_store(a.ds + kept * (int64_t)KEPT_TILE_BYTES + 2048 * warp, b.ds(which, step) + 2048 * warp, 2048);
+  else
+    bulk_store_none();
 }
 
 }  // namespace rattn

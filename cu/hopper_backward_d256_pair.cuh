@@ -134,17 +134,18 @@ DEVICE void sum_keys(const HopperKept &a, const KeptBlock<P> &b, int warp, int l
   for (int j = 0; j < b.steps; j++) {
     const uint32_t slot = turn.slot;
     pack_weights<T>(ds, weights);
-    const int row = b.row_of(slot), head = b.head_of(slot);
+    const int row = b.row_of(slot), head = b.head_of(slot), kept = b.kept(slot, 0);
     const bool odd = !all && clean_stage(b, b.q(slot), 1, warp, lane);
     mbarrier_arrive_warp(b.dout_empty(slot), lane);
     turn.next();
     const bool there = j + 1 < b.steps;
     score(there);
     multiply_weights<P>(dk, weights, descriptor(__shfl_sync(~0u, b.q(slot), 0), P::BOX));
-    keep_ds(a, b, slot, 0, weights, warp, lane);
+    put_ds(b, j, 0, weights, warp, lane);
     wgmma_wait<1>();
     keep(ds);
     if (there) all = weigh(j + 1);
+    send_ds(a, b, kept, j, 0, warp, lane);
     wgmma_wait<0>();
     keep(dk);
     mbarrier_arrive_warp(b.q_empty(slot), lane);

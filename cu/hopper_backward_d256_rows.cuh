@@ -1,8 +1,8 @@
 // hopper_backward_d256_rows.cuh: dq on sm_90a from the ds that hopper_backward_d256.cuh keeps:
 // dq[row] += sum over keys of ds[row, key] k[key].
 //
-// A block owns 128 query rows of a head, a warpgroup 64 of them, and goes over the keys that
-// they see. Up to head_dim 128 memory, which ds comes from, is the limit.
+// A block owns 128 query rows of a head at a time, a warpgroup 64 of them, and goes over the keys
+// that they see. Up to head_dim 128 memory, which ds comes from, is the limit.
 #ifndef RATTN_HOPPER_BACKWARD_D256_ROWS_CUH
 #define RATTN_HOPPER_BACKWARD_D256_ROWS_CUH
 
@@ -38,11 +38,11 @@ struct RowBlock {
   }
 
   // The heaviest tiles of a causal mask, the last rows, of all heads first.
-  DEVICE RowBlock(const HopperKept &a, uint32_t shared) : base(shared) {
+  DEVICE RowBlock(const HopperKept &a, uint32_t shared, int unit) : base(shared) {
     const Call &call = a.call;
     const int heads = a.kv_heads * a.members;
-    const int n = blockIdx.x % heads;
-    tile = a.first_tile + 2 * ((call.tiles + 1) / 2 - 1 - (int)blockIdx.x / heads);
+    const int n = unit % heads;
+    tile = a.first_tile + 2 * ((call.tiles + 1) / 2 - 1 - unit / heads);
     kv_head = a.first_kv_head + n / a.members, member = n % a.members;
     all_lo = 0, all_hi = INT_MAX;
 #pragma unroll
@@ -59,9 +59,8 @@ struct RowBlock {
 };
 
 template <class P>
-DEVICE void load_rows(const HopperKept &a, const RowBlock<P> &b) {
+DEVICE void load_rows(const HopperKept &a, const RowBlock<P> &b, Turn<P::STAGES> &turn) {
   const KeptRow kept(a, b.kv_head - a.first_kv_head, b.tile, b.member);
-  Turn<P::STAGES> turn;
 #pragma unroll 1
   for (int i = b.begin; i < b.end; i++, turn.next()) {
     const uint32_t full = b.full(turn.slot), stage = b.stage(turn.slot);
@@ -103,7 +102,8 @@ DEVICE void add_odd_keys(const Call &call, int first, int kv_head, int head, int
 
 // A warpgroup's 64 rows.
 template <class P>
-DEVICE void sum_rows(const HopperKept &a, const RowBlock<P> &b, int which, int warp, int lane) {
+DEVICE void sum_rows(const HopperKept &a, const RowBlock<P> &b, Turn<P::STAGES> &turn, int which, int warp,
+                     int lane) {
   using T = typename P::T;
   const Call &call = a.call;
   float sums[P::DIM / 2];
@@ -112,7 +112,6 @@ DEVICE void sum_rows(const HopperKept &a, const RowBlock<P> &b, int which, int w
   const uint64_t left = descriptor(b.base + which * P::BOX), right = descriptor(b.base + 2 * P::BOX, P::BOX);
   const int row = 64 * (b.tile + which) + 16 * warp + lane / 4;  // and 8 further
   const int head = b.kv_head * a.group + a.first_member + b.member;
-  Turn<P::STAGES> turn;
 #pragma unroll 1
   for (int i = b.begin; i < b.end; i++, turn.next()) {
     const bool there = which ? b.there(1, i) : b.there(0, i),
@@ -145,27 +144,34 @@ DEVICE void sum_rows(const HopperKept &a, const RowBlock<P> &b, int which, int w
   }
 }
 
+// Units of a part, pairs of row tiles of a head: from `first` on, each `step`th before `end`.
 template <class P>
-__global__ void __launch_bounds__(P::THREADS, 1) kept_rows(const __grid_constant__ HopperKept a) {
-  const RowBlock<P> b(a, tile_memory());
-  start_dependents();
-  if (b.begin >= b.end && !a.call.first) return;
+DEVICE void sum_row_units(const HopperKept &a, int first, int end, int step) {
+  const uint32_t shared = tile_memory();
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0),
             warp = __shfl_sync(~0u, threadIdx.x / 32 % 4, 0);
   const int lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
+    const RowBlock<P> b(a, shared, 0);
     for (int i = 0; i < P::STAGES; i++)
       mbarrier_init(b.full(i), 1), mbarrier_init(b.empty(i), 8 * WARP_ARRIVALS);
     fence_mbarrier_init();
   }
   __syncthreads();
+  Turn<P::STAGES> turn;
   if (warpgroup == 0) {
     shrink_registers<40>();
-    if (warp == 0 && lane == 0) load_rows(a, b);
+    if (warp == 0 && lane == 0)
+#pragma unroll 1
+      for (int unit = first; unit < end; unit += step) load_rows(a, RowBlock<P>(a, shared, unit), turn);
     __syncwarp();
   } else {
     grow_registers<232>();
-    sum_rows(a, b, warpgroup - 1, warp, lane);
+#pragma unroll 1
+    for (int unit = first; unit < end; unit += step) {
+      const RowBlock<P> b(a, shared, unit);
+      if (b.begin < b.end || a.call.first) sum_rows(a, b, turn, warpgroup - 1, warp, lane);
+    }
   }
 }
 

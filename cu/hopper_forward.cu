@@ -59,7 +59,8 @@ __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
 
 bool has_hopper_forward(const rattn_ctx *ctx, const rattn_shape *s, int64_t tokens) {
   return ctx->architecture == 90 && !ctx->portable && s->dtype != RATTN_F32 && s->head_dim > 256 &&
-         s->head_dim <= 512 && tokens > 0 && ctx->processors > 1 && (int32_t)SHARED_BYTES <= ctx->shared_bytes;
+         s->head_dim <= 512 && tokens > 0 && ctx->processors > 1 &&
+         (int32_t)SHARED_BYTES <= ctx->shared_bytes;
 }
 
 int32_t prepare_forward(rattn_ctx *ctx, int32_t dtype, const Call &c, const Packing &packing, int32_t keys,

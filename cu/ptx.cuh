@@ -349,6 +349,8 @@ DEVICE void bulk_store(void *to, uint32_t from, uint32_t bytes) {
                : "memory");
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
+// A group of nothing.
+DEVICE void bulk_store_none() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 template <int N>
 DEVICE void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");

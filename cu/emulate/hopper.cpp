@@ -142,6 +142,8 @@ void arrive(uint32_t b, int bytes) {
   end_phase(x);
 }
 
+bool phase_ended(uint32_t b, uint32_t parity) { return (barrier_at(block_of(b), b).phases & 1) != parity; }
+
 void wait_phase(uint32_t b, uint32_t parity) {
   const PhaseBarrier *x = &barrier_at(block_of(b), b);
   wait_until([=] { return (x->phases & 1) != parity; });
@@ -187,6 +189,10 @@ void store_row(void *to, uint32_t from, uint32_t bytes) {
   require(from % 16 == 0 && (uintptr_t)to % 16 == 0 && bytes % 16 == 0, "a copy of unaligned bytes");
   const char *x = at(rank, from);
   rows[{rank, thread.x}].push_back([=] { memcpy(to, x, bytes); });
+}
+
+void store_none() {
+  rows[{rank, thread.x}].push_back([] {});
 }
 
 void wait_rows(int pending) {

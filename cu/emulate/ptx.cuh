@@ -14,12 +14,14 @@ namespace emulate {
 void init_barrier(uint32_t b, int arrivals);
 void arrive(uint32_t b, int bytes);  // and announce bytes
 void wait_phase(uint32_t b, uint32_t parity);
+bool phase_ended(uint32_t b, uint32_t parity);
 
 // x, y and z, and w of a map of 4 dimensions.
 void load_box(uint32_t to, const CUtensorMap *map, int x, int y, int z, int w, uint32_t full, unsigned mask);
 void store_word(uint32_t to, uint32_t word, uint32_t b);
 void load_row(uint32_t to, const void *from, uint32_t bytes, uint32_t full);
 void store_row(void *to, uint32_t from, uint32_t bytes);  // done when waited for and no sooner
+void store_none();
 void wait_rows(int pending);
 void store_matrices(uint32_t address, const uint32_t (&r)[4]);
 
@@ -50,6 +52,7 @@ DEVICE void mbarrier_arrive_warp(uint32_t b, int lane) {
 }
 DEVICE void mbarrier_expect(uint32_t b, uint32_t bytes) { emulate::arrive(b, (int)bytes); }
 DEVICE void mbarrier_arrive_cluster(uint32_t b) { emulate::arrive(b, 0); }
+DEVICE bool mbarrier_try(uint32_t b, uint32_t parity) { return emulate::phase_ended(b, parity); }
 DEVICE void mbarrier_wait(uint32_t b, uint32_t parity) { emulate::wait_phase(b, parity); }
 DEVICE void fence_async() {}
 
@@ -134,6 +137,7 @@ DEVICE void start_dependents() {}
 DEVICE void wait_prerequisites() {}
 
 DEVICE void bulk_store(void *to, uint32_t from, uint32_t bytes) { emulate::store_row(to, from, bytes); }
+DEVICE void bulk_store_none() { emulate::store_none(); }
 template <int N>
 DEVICE void bulk_wait_read() {
   emulate::wait_rows(N);
