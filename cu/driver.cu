@@ -4,7 +4,8 @@
 //   driver [--device N] [--portable] [--forward] [--fold] bench [DTYPE,HEADS/KV,DIM,SEQ,MASK ...]
 //
 // Masks: full; the others are causal: causal, window:W, docs:N (documents of N tokens),
-// docs:FILE (a length a line), docs:lognormal:MEDIAN:SIGMA.
+// docs:FILE (a length a line), docs:lognormal:MEDIAN:SIGMA. A full mask may have other keys than
+// rows, as a step of a ring has: ROWSxKEYS in place of SEQ.
 //
 // bench prints a row a shape, of forward and backward: milliseconds and TFLOP/s of short
 // runs (median of repeats over 0.2 s after 0.3 s of rest, by CUDA events), and TFLOP/s of
@@ -42,10 +43,10 @@ static const char *const DEFAULT_SHAPES[] = {
 };
 
 struct Shape {
-  int dtype, heads, kv_heads, dim, seq, window;
+  int dtype, heads, kv_heads, dim, seq, keys, window;
   bool causal;
   std::vector<int> docs;  // lengths, repeated to fill the sequence
-  char mask[128];
+  char size[24], mask[128];
 };
 
 static std::vector<int> document_lengths(const char *s) {
@@ -71,8 +72,13 @@ static std::vector<int> document_lengths(const char *s) {
 static Shape parse(const char *s) {
   Shape x = {};
   char dtype[8];
-  if (sscanf(s, "%7[^,],%d/%d,%d,%d,%127s", dtype, &x.heads, &x.kv_heads, &x.dim, &x.seq, x.mask) != 6) {
-    fprintf(stderr, "driver: %s is not DTYPE,HEADS/KV,DIM,SEQ,MASK\n", s);
+  const int fields =
+      sscanf(s, "%7[^,],%d/%d,%d,%23[^,],%127s", dtype, &x.heads, &x.kv_heads, &x.dim, x.size, x.mask);
+  const int sizes = fields == 6 ? sscanf(x.size, "%dx%d", &x.seq, &x.keys) : 0;
+  if (sizes == 1) x.keys = x.seq;
+  if (sizes < 1 || x.keys < 1 || (sizes == 2 && strcmp(x.mask, "full"))) {
+    fprintf(stderr, "driver: %s is not DTYPE,HEADS/KV,DIM,SEQ,MASK or DTYPE,HEADS/KV,DIM,ROWSxKEYS,full\n",
+            s);
     exit(2);
   }
   x.dtype = !strcmp(dtype, "f32") ? RATTN_F32 : !strcmp(dtype, "bf16") ? RATTN_BF16 : RATTN_F16;
@@ -199,7 +205,7 @@ struct Bench {
         error(dq, dq_p, row);
       }
     if (!dq_p) return worst;
-    for (int64_t j : {T / 3, T - 2})
+    for (int64_t j : {(int64_t)s.keys / 3, (int64_t)s.keys - 2})
       for (int kvh : {s.kv_heads - 1}) {
         const int64_t k = j * 2 * s.kv_heads + kvh, v = k + s.kv_heads;
         std::vector<double> dk(s.dim), dv(s.dim);
@@ -246,7 +252,7 @@ struct Bench {
   }
 
   int run(bool forward_only, bool fold) {
-    const int64_t T = s.seq, rows = T * s.heads * s.dim, keys = T * 2 * s.kv_heads * s.dim;
+    const int64_t T = s.seq, rows = T * s.heads * s.dim, keys = (int64_t)s.keys * 2 * s.kv_heads * s.dim;
     q = random_bytes(rows, s.dtype, 1), kv = random_bytes(keys, s.dtype, 3);
     if (!forward_only) dout = random_bytes(rows, s.dtype, 2);
     lo.resize(T), hi.resize(T);
@@ -256,7 +262,7 @@ struct Bench {
     for (int64_t t = 0; t < T; t++) {
       while (!s.docs.empty() && t == end) start = end, end += s.docs[document++ % s.docs.size()];
       lo[t] = s.window ? (int32_t)std::max<int64_t>(0, t - s.window + 1) : (int32_t)start;
-      hi[t] = s.causal ? (int32_t)t + 1 : (int32_t)T;
+      hi[t] = s.causal ? (int32_t)t + 1 : s.keys;
       pairs += hi[t] - lo[t];
       first = t % 128 ? std::min<int64_t>(first, lo[t]) : lo[t];
       span = std::max(span, hi[t] - first);
@@ -268,14 +274,14 @@ struct Bench {
     const void *qp = put(q.data(), q.size()), *kvp = put(kv.data(), kv.size());
     const rattn_rows r = {
         0, T, (const int32_t *)put(lo.data(), T * 4), (const int32_t *)put(hi.data(), T * 4), span, tiles};
-    rattn_forward_args f = {shape, r, T, qp, kvp, out, lse, 1};
+    rattn_forward_args f = {shape, r, s.keys, qp, kvp, out, lse, 1};
     must(b, ctx, b->forward(ctx, &f), "forward");
     rattn_backward_args g = {};
     if (!forward_only) {
       float *dq = (float *)put(NULL, rows * 4), *delta = (float *)put(NULL, T * s.heads * 4),
             *dkv = (float *)put(NULL, keys * 4);
       const void *dp = put(dout.data(), dout.size());
-      g = {shape, r, T, qp, kvp, dp, lse, delta, dq, dkv, 1};
+      g = {shape, r, s.keys, qp, kvp, dp, lse, delta, dq, dkv, 1};
       const rattn_delta_args d = {shape, T, out, dp, delta};
       must(b, ctx, b->delta(ctx, &d), "delta");
       must(b, ctx, b->backward(ctx, &g), "backward");
@@ -289,7 +295,7 @@ struct Bench {
     char heads[24];
     snprintf(heads, sizeof heads, "%d/%d", s.heads, s.kv_heads);
     const Times t = times([&] { must(b, ctx, b->forward(ctx, &f), "forward"); });
-    printf("%-5s %-6s %4d %7d %-12s %9.3f %7.1f %7.1f", names[s.dtype], heads, s.dim, s.seq, mask_name(),
+    printf("%-5s %-6s %4d %7s %-12s %9.3f %7.1f %7.1f", names[s.dtype], heads, s.dim, s.size, mask_name(),
            t.alone, flops / t.alone, flops / t.in_a_row);
     if (!forward_only) {
       const Times u = times([&] { must(b, ctx, b->backward(ctx, &g), "backward"); });
