@@ -66,7 +66,7 @@ same traced
 step "its copies are in it" grep -q '"cat":"copy"' "$work/trace.json"
 step "it can have been" "$bin" report --trace "$work/trace.json"
 step_exit 3 "--transport device without a device" job none 2 check --in $real --transport device
-if ! job all 2 run --in $real --out "$work/auto.safetensors" | grep -q '^transport .*; device memory ('; then
+if ! job all 2 run --in $real --out "$work/auto.safetensors" | grep '^transport .*; device memory (' >/dev/null; then
 	step_exit 3 "--transport device, an MPI that says no" job all 2 check --in $real --transport device
 	step "its host access ends the process" touches env RINGATTN_FORCE_DEVICE_MEMORY=1 RINGATTN_TEST_DEVICE=all \
 		scripts/mpirun.sh 2 "$bin" check --in $real --transport device
@@ -74,12 +74,12 @@ fi
 
 # The CUDA-aware Open MPI.
 archive=$place
-[ ! -d "$place" ] || archive=$(find "$place" -maxdepth 1 -name 'openmpi*cuda*.tar.*' | head -n 1)
+[ ! -d "$place" ] || archive=$(find "$place" -maxdepth 1 -name 'openmpi*cuda*.tar.*' -print -quit)
 if [ -n "$archive" ] && [ -f "$archive" ]; then
 	rm -rf build/cuda-mpi
 	mkdir -p build/cuda-mpi
 	tar -xf "$archive" -C build/cuda-mpi
-	place=$(dirname "$(dirname "$(find "$PWD/build/cuda-mpi" -path '*/bin/mpirun' | head -n 1)")")
+	place=$(dirname "$(dirname "$(find "$PWD/build/cuda-mpi" -path '*/bin/mpirun' -print -quit)")")
 fi
 if [ -z "$place" ] || [ ! -x "$place/bin/mpirun" ]; then
 	echo "left out: device memory straight to MPI, which needs a CUDA-aware Open MPI; RINGATTN_CUDA_MPI is '$place'"

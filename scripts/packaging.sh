@@ -36,11 +36,11 @@ has_all() {
 step "all is there" has_all
 
 # 2. The modulefile, by Environment Modules.
-modulecmd=$(find /usr/lib /usr/share /usr/local -name modulecmd.tcl 2>/dev/null | head -n 1)
+modulecmd=$(find /usr/lib /usr/share /usr/local -name modulecmd.tcl -print -quit 2>/dev/null)
 if [ -z "$modulecmd" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 	apt-get update -qq || true
 	step "install environment-modules" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends environment-modules
-	modulecmd=$(find /usr/lib /usr/share -name modulecmd.tcl | head -n 1)
+	modulecmd=$(find /usr/lib /usr/share -name modulecmd.tcl -print -quit)
 fi
 # module ARGUMENT...: the command of Environment Modules, in this shell.
 module() { eval "$(tclsh "$modulecmd" bash "$@")"; }
@@ -146,7 +146,7 @@ fi
 built() { offline env PATH="$work/cray:$PATH" make -C "$source" MPICC=$wrapper CUDA=no "$@"; }
 step "built with MPICC=$wrapper" built all
 step "no module was fetched" has_no_network
-revision() { bare "$source/bin/ringattn" version | grep -q "^revision  *$(git rev-parse --short=12 HEAD)$"; }
+revision() { bare "$source/bin/ringattn" version | grep "^revision  *$(git rev-parse --short=12 HEAD)$"; }
 step "it knows its revision" revision
 step "it computes" bare "$source/bin/ringattn" check --ranks 2 --seq 100
 [ -z "$mpicc" ] || step "it is an MPI program" \
