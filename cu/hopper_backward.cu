@@ -34,8 +34,8 @@ static int32_t launch_one(rattn_ctx *ctx, HopperBackward a, bool follows, const 
   if (status != RATTN_OK) return status;
   a.call.tiles = (int32_t)ceil_div(P::KEYS ? a.call.tokens : a.call.rows, P::ROWS);
   return launch_backward<P>(ctx, hopper_backward<P>,
-                            2 * ceil_div(a.call.tiles, 2) * (P::KEYS ? a.call.kv_heads : a.call.heads), a,
-                            follows, name);
+                            2 * ceil_div(a.call.tiles, 2) * (P::KEYS ? a.call.kv_heads : a.call.heads),
+                            a.call, follows, name, a);
 }
 
 // Each tensor by itself: p and ds are computed for each. The kernel of the smallest blocks last.
@@ -122,10 +122,10 @@ static int32_t launch_parts(rattn_ctx *ctx, HopperBackward a, const Parts &parts
         a.call.tiles = min(parts.tiles, row_tiles - a.first_tile);
         a.weights = (uint8_t *)ctx->weights.p + part % 2 * parts.bytes;
         status = launch_backward<Dq>(ctx, hopper_backward<Dq>, 2 * ceil_div(a.call.tiles, 2) * heads * group,
-                                     a, part > 0, "backward dq");
+                                     a.call, part > 0, "backward dq", a);
         if (status == RATTN_OK)
-          status = launch_backward<Keys>(ctx, key_sums<Keys>, ceil_div(c.tokens, 256) * 8 * heads, a, false,
-                                         "backward dk, dv");
+          status = launch_backward<Keys>(ctx, key_sums<Keys>, ceil_div(c.tokens, 256) * 8 * heads, a.call,
+                                         false, "backward dk, dv", a);
       }
   }
   return status;

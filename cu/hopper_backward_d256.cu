@@ -53,21 +53,14 @@ static int32_t launch_part(rattn_ctx *ctx, const HopperKept *keys, const HopperK
   const int64_t key_blocks = keys ? ceil_div(keys->call.tokens, Keys::ROWS) * keys->kv_heads : 0;
   if (!keys || !rows) workers = 0;
   const int64_t early = workers > 0 ? 3 * units / 5 : 0;
-  const int64_t blocks = workers + key_blocks + units - early;
   const HopperKept &some = keys ? *keys : *rows;
-  if (blocks > INT_MAX)
-    return fail(ctx, RATTN_ERR_ARG, "backward: %lld blocks for %d rows, %d keys, %d/%d heads",
-                (long long)blocks, some.call.rows, some.call.tokens, some.call.heads, some.call.kv_heads);
-  cudaLaunchAttribute overlap;
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
   const Shares shares = {workers, (int)early, (int)key_blocks};
-  return launch(ctx, kept_both<Keys, Rows>, blocks, Keys::THREADS,
-                max(Keys::SHARED_BYTES, Rows::SHARED_BYTES), follows ? &overlap : nullptr,
-                !rows   ? "backward dk, dv"
-                : !keys ? "backward dq"
-                        : "backward",
-                some, rows ? *rows : some, shares);
+  return launch_backward<KeptBoth<Keys, Rows>>(ctx, kept_both<Keys, Rows>,
+                                               workers + key_blocks + units - early, some.call, follows,
+                                               !rows   ? "backward dk, dv"
+                                               : !keys ? "backward dq"
+                                                       : "backward",
+                                               some, rows ? *rows : some, shares);
 }
 
 // dk, dv and ds, then dq from ds, part by part: up to 128, where memory is the limit of dq, beside

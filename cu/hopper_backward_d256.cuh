@@ -191,6 +191,14 @@ struct Shares {
   int workers, early, keys;
 };
 
+// What a block of either kind has.
+template <class K, class R>
+struct KeptBoth {
+  static constexpr int THREADS = K::THREADS,
+                       SHARED_BYTES = K::SHARED_BYTES > R::SHARED_BYTES ? K::SHARED_BYTES : R::SHARED_BYTES;
+  static_assert(R::THREADS == THREADS, "blocks of one launch are of one size");
+};
+
 // dk, dv and ds of a part, and dq of another one, `rows`, whose ds is there. Memory is the limit of
 // dq, and a few multiprocessors draw more than their share of it.
 template <class K, class R>

@@ -157,6 +157,17 @@ DEVICE void add_odd(const Call &c, int kv_head, int token, float *dst, int colum
   }
 }
 
+// Brings COLUMNS columns from `first` on of what the first so many rows of a tile hold into L2, before
+// it is added to: 32 columns of a row a thread and turn. Thread `thread` of `threads`.
+template <int COLUMNS, class RowOf>
+DEVICE void prefetch_rows(const Call &c, int rows, int first, int thread, int threads, RowOf row_of) {
+  constexpr int PIECES = (COLUMNS + 31) / 32;
+  for (int i = thread; i < rows * PIECES; i += threads) {
+    const int column = first + i % PIECES * 32;
+    if (column < c.dim) prefetch_l2(row_of(i / PIECES) + column);
+  }
+}
+
 // dst = old dst + now acc for the thread's pairs of one row, of which HALF is the upper (0)
 // or the lower (2); column is that of the first.
 template <int HALF, int N>

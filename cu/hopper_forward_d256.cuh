@@ -154,20 +154,16 @@ DEVICE void end_unit(uint32_t base, uint32_t count) {
   mbarrier_arrive_warp(base + S::UNIT_EMPTY + 8 * (count & 1), threadIdx.x % 32);
 }
 
-// Brings what a unit's rows hold into L2, before it is added to: 32 columns of a row a thread and
-// turn, and its lse.
+// Brings out and lse of a unit's rows into L2.
 template <class S>
 DEVICE void prefetch_results(const Params &p, const Unit &u, int thread, int threads) {
   const Call &c = p.call;
   const int rows = min((int)S::ROWS, (c.rows - u.token) << p.pack_bits), mask = (1 << p.pack_bits) - 1;
-  constexpr int PIECES = (S::DIM + 31) / 32;
-#pragma unroll 1
-  for (int i = thread; i < rows * PIECES; i += threads) {
-    const int row = i / PIECES, column = i % PIECES * 32;
-    const int64_t at = (int64_t)(u.token + (row >> p.pack_bits)) * c.heads + u.head + (row & mask);
-    if (column < c.dim) prefetch_l2(c.out + at * c.dim + column);
-    if (column == 0) prefetch_l2(c.lse + at);
-  }
+  const auto at = [&](int r) {
+    return (int64_t)(u.token + (r >> p.pack_bits)) * c.heads + u.head + (r & mask);
+  };
+  prefetch_rows<S::DIM>(c, rows, 0, thread, threads, [&](int r) { return c.out + at(r) * c.dim; });
+  for (int r = thread; r < rows; r += threads) prefetch_l2(c.lse + at(r));
 }
 
 // The cleaners: values of tiles that some row does not see whole are freed of Inf and NaN

@@ -9,15 +9,6 @@ namespace {
 
 DEVICE float load_shared_float(uint32_t address) { return __int_as_float(load_shared(address)); }
 
-// Brings what the tile's first so many rows hold into L2, 32 columns of a row a thread and turn.
-template <class RowOf>
-DEVICE void prefetch_rows(const Call &c, int rows, int half, RowOf row_of) {
-  for (int i = threadIdx.x % 128; i < rows * 8; i += 128) {
-    const int column = 256 * half + i % 8 * 32;
-    if (column < c.dim) prefetch_l2(row_of(i / 8) + column);
-  }
-}
-
 // A warpgroup: columns [256 half, 256 half + 256) of out.
 template <class T>
 DEVICE void add_values(const Params &p, uint32_t base, int rank, int half) {
@@ -39,7 +30,8 @@ DEVICE void add_values(const Params &p, uint32_t base, int rank, int half) {
 #pragma unroll 1
     for (int j = 0; j < u.steps; j++, tile++) {
       if (!c.first && j == u.steps - 1)
-        prefetch_rows(c, min((int)ROWS, (c.rows - u.token) << p.pack_bits), half, row_of);
+        prefetch_rows<256>(c, min((int)ROWS, (c.rows - u.token) << p.pack_bits), 256 * half,
+                           threadIdx.x % 128, 128, row_of);
       const uint32_t buffer = tile & 1;
       mbarrier_wait(base + P_FULL + 8 * buffer, tile >> 1 & 1);
       if (load_shared(base + MOVED_AT + 16 * buffer + 4 * warp)) {

@@ -38,16 +38,17 @@ int32_t launch(rattn_ctx *ctx, void (*kernel)(A...), int64_t blocks, int threads
 
 // Enqueues a kernel of the backward. One that follows may start beside the last blocks of the
 // kernel before, which have no use for all multiprocessors.
-template <class P, class A>
-int32_t launch_backward(rattn_ctx *ctx, void (*kernel)(A), int64_t blocks, const A &a, bool follows,
-                        const char *name) {
+template <class P, class... A>
+int32_t launch_backward(rattn_ctx *ctx, void (*kernel)(A...), int64_t blocks, const Call &call, bool follows,
+                        const char *name, const A &...arguments) {
   if (blocks > INT_MAX)
     return fail(ctx, RATTN_ERR_ARG, "%s: %lld blocks for %d rows, %d keys, %d/%d heads", name,
-                (long long)blocks, a.call.rows, a.call.tokens, a.call.heads, a.call.kv_heads);
+                (long long)blocks, call.rows, call.tokens, call.heads, call.kv_heads);
   cudaLaunchAttribute overlap;
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
-  return launch(ctx, kernel, blocks, P::THREADS, P::SHARED_BYTES, follows ? &overlap : nullptr, name, a);
+  return launch(ctx, kernel, blocks, P::THREADS, P::SHARED_BYTES, follows ? &overlap : nullptr, name,
+                arguments...);
 }
 
 // Where what is kept of pairs of row tiles goes: see place_rows.

@@ -335,22 +335,21 @@ DEVICE void store_shared4(uint32_t address, uint4 w) {
 // Programmatic dependent launch: lets the next kernel of the stream, if it was launched to
 // overlap, start once all blocks of this one have come here or ended; and waits until the
 // kernels that this one overlaps are complete, their results visible.
-// Brings the 128 bytes around an address into L2.
-DEVICE void prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
-
 DEVICE void start_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 DEVICE void wait_prerequisites() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
+// Brings the 128 bytes around an address into L2.
+DEVICE void prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 // Copies in the background of bytes (a multiple of 16) that lie in a row: to global memory, a
-// group each; and from it, counted on a barrier. bulk_wait_read<N> returns when at most N of
-// this thread's groups have yet to be read, bulk_wait when all are written.
+// group each, or a group of nothing; and from it, counted on a barrier. bulk_wait_read<N> returns
+// when at most N of this thread's groups have yet to be read, bulk_wait when all are written.
+DEVICE void bulk_store_none() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 DEVICE void bulk_store(void *to, uint32_t from, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
                : "memory");
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+  bulk_store_none();
 }
-// A group of nothing.
-DEVICE void bulk_store_none() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 template <int N>
 DEVICE void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
